@@ -1,0 +1,285 @@
+"""Sound in, the first (or, run backwards, the last) audible sample out: the one audibility rule, used everywhere.
+
+Source: the design's definition. A 5 ms RMS window (1 ms hop) at or above θ that is followed by at least 24 of 30 such
+windows (itself the first) starts what is audible; the boundary is the first sample in that window with
+|x| ≥ 10^(θ/20). θ = max(F + 10 dB, −60 dBov), F = 10th percentile (nearest rank) of the 20 ms frames in the 2 s before;
+of what exists of them, and −60 dBov where that is under 200 ms. See docs/adr/0003 for the reading of the rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.units import dbov, from_dbov
+
+__all__ = [
+    "MIN_THRESHOLD_DBOV",
+    "Audible",
+    "LevelTrack",
+    "Run",
+    "audible_runs",
+    "first_audible",
+    "last_audible",
+    "threshold_shifts_ms",
+]
+
+WINDOW_MS = 5  # RMS window
+HOP_MS = 1
+RUN_HOPS = 30  # windows looked at
+RUN_NEEDED = 24  # of them at or above the threshold
+FRAME_MS = 20  # frames of the noise floor
+SPAN_MS = 2000  # how far back the noise floor looks
+SPAN_MIN_MS = 200  # less than this says nothing about the floor
+FLOOR_PERCENT = 10
+MARGIN_DB = 10.0  # threshold above the floor
+MIN_THRESHOLD_DBOV = -60.0
+SHIFT_SEARCH_MS = 500  # how far the boundary is followed when the threshold is moved
+
+
+@dataclass(frozen=True, slots=True)
+class Audible:
+    """A boundary: sample index (from 0) in the signal, the θ that found it and the floor F it came from (dBov)."""
+
+    sample: int
+    threshold_dbov: float
+    floor_dbov: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One stretch of sound: first and last audible sample (both inclusive) and the θ of its start (dBov)."""
+
+    start: int
+    end: int
+    threshold_dbov: float
+    floor_dbov: float | None
+
+
+class LevelTrack:
+    """A signal with what the rule needs of it, computed once.
+
+    Parameters
+    ----------
+    x : ndarray, shape (n,), float
+        Mono signal, full scale 1.0. Not changed.
+    rate_hz : int
+        Sampling rate.
+    present : ndarray of bool, shape (n,), optional
+        False where a sample was lost or not played. Such samples count as digital silence for what is audible, and as
+        not existing for the noise floor.
+
+    Raises
+    ------
+    ValueError
+        If `x` is not one-dimensional or the rate is below 8000 Hz.
+    """
+
+    def __init__(self, x: NDArray[np.floating], rate_hz: int, *, present: NDArray[np.bool_] | None = None) -> None:
+        if x.ndim != 1:
+            raise ValueError(f"x must be one-dimensional, got shape {x.shape}")
+        if rate_hz < 8000:
+            raise ValueError(f"rate_hz must be at least 8000, got {rate_hz}")
+        self.rate_hz = rate_hz
+        self.x = x if present is None else np.where(present, x, 0.0)
+        self.n = len(x)
+        self._window = self._at(WINDOW_MS)
+        self._frame = self._at(FRAME_MS)
+        # a signal that ends is followed by silence: windows may reach past its end
+        self.hops = 1 + (self.n - 1) * 1000 // rate_hz if self.n else 0
+        reach = self._at(self.hops + RUN_HOPS + WINDOW_MS) + self._frame
+        energy = np.zeros(reach + 1)
+        np.cumsum(np.square(self.x, dtype=np.float64), out=energy[1 : self.n + 1])
+        energy[self.n + 1 :] = energy[self.n]
+        self._energy = energy
+        self._absent = None
+        if present is not None and not present.all():
+            self._absent = np.concatenate(([0], np.cumsum(~present)))
+        position = self._at(np.arange(self.hops + RUN_HOPS))
+        mean = (energy[position + self._window] - energy[position]) / self._window
+        self.mean_square = np.maximum(mean, 0.0)  # per hop; rounding may leave −1e−18
+
+    def _at(self, ms: Any) -> Any:
+        return (ms * self.rate_hz + 500) // 1000
+
+    def sample_of_hop(self, hop: int) -> int:
+        """First sample of the window at `hop`."""
+        return int(self._at(hop))
+
+    def hop_of_sample(self, sample: int) -> int:
+        """The first hop whose window starts at or after `sample`."""
+        hop = max(0, sample) * 1000 // self.rate_hz
+        while self._at(hop) < sample:
+            hop += 1
+        while hop > 0 and self._at(hop - 1) >= sample:
+            hop -= 1
+        return hop
+
+    def floors(self, hops: NDArray[np.int64], *, after: bool = False) -> NDArray[np.float64]:
+        """F as RMS (full scale 1.0) in the 2 s before (or after) each of `hops`; NaN where under 200 ms exist."""
+        steps = self._frame * np.arange(SPAN_MS // FRAME_MS)[None, :]
+        starts = np.asarray(self._at(hops))[:, None] + (steps if after else -self._frame - steps)
+        ends = starts + self._frame
+        exists = (starts >= 0) & (ends <= self.n)
+        starts, ends = np.clip(starts, 0, self.n), np.clip(ends, 0, self.n)
+        mean = np.maximum(self._energy[ends] - self._energy[starts], 0.0) / self._frame
+        if self._absent is not None:
+            exists &= self._absent[ends] == self._absent[starts]
+        mean = np.sort(np.where(exists, mean, np.inf), axis=1)
+        count = exists.sum(axis=1)
+        rank = np.maximum(-(-count * FLOOR_PERCENT // 100) - 1, 0)
+        value = np.sqrt(mean[np.arange(len(hops)), rank])
+        return np.where(count * FRAME_MS >= SPAN_MIN_MS, value, np.nan)
+
+    def scan(
+        self, first_hop: int, stop_hop: int, threshold_dbov: float | None
+    ) -> tuple[int, float, float | None] | None:
+        """First hop in [first_hop, stop_hop) that starts what is audible, with its θ and F (dBov); None if there is none."""
+        stop_hop = min(stop_hop, self.hops)
+        if first_hop >= stop_hop:
+            return None
+        least = from_dbov(MIN_THRESHOLD_DBOV if threshold_dbov is None else threshold_dbov) ** 2
+        tail = self.mean_square[first_hop : stop_hop + RUN_HOPS]
+        candidates = first_hop + _runs_above(tail, least, stop_hop - first_hop)
+        if threshold_dbov is not None:
+            return (int(candidates[0]), threshold_dbov, None) if len(candidates) else None
+        chunk = 32
+        while len(candidates):
+            hops, candidates = candidates[:chunk], candidates[chunk:]
+            chunk = min(2 * chunk, 1024)
+            floor = self.floors(hops)
+            theta = np.where(np.isnan(floor), 0.0, floor) * 10 ** (MARGIN_DB / 20)
+            theta = np.maximum(theta, from_dbov(MIN_THRESHOLD_DBOV))
+            windows = self.mean_square[hops[:, None] + np.arange(RUN_HOPS)[None, :]] >= (theta**2)[:, None]
+            hit = np.flatnonzero(windows[:, 0] & (windows.sum(axis=1) >= RUN_NEEDED))
+            if len(hit):
+                i = hit[0]
+                return int(hops[i]), dbov(theta[i]), None if np.isnan(floor[i]) else dbov(floor[i])
+        return None
+
+    def boundary(self, hop: int, threshold_dbov: float) -> int:
+        """The first sample in the window at `hop` with |x| at or above the threshold; else the window's last."""
+        start = self.sample_of_hop(hop)
+        window = np.abs(self.x[start : start + self._window])
+        above = np.flatnonzero(window >= from_dbov(threshold_dbov))
+        return start + int(above[0] if len(above) else len(window) - 1)
+
+
+def _runs_above(mean_square: NDArray[np.float64], least: float, hops: int) -> NDArray[np.int64]:
+    above = mean_square >= least
+    count = np.concatenate(([0], np.cumsum(above)))
+    at = np.flatnonzero(above[:hops])
+    last = np.minimum(at + RUN_HOPS, len(mean_square))
+    return at[count[last] - count[at] >= RUN_NEEDED]
+
+
+def first_audible(
+    signal: LevelTrack, *, start: int = 0, stop: int | None = None, threshold_dbov: float | None = None
+) -> Audible | None:
+    """First audible sample at or after `start`.
+
+    Parameters
+    ----------
+    signal : LevelTrack
+    start, stop : int
+        Samples; the 5 ms window that starts what is audible lies at or after `start` and before `stop` (default: the
+        end). The noise floor looks at all that lies before, `start` or not.
+    threshold_dbov : float, optional
+        A θ to use instead of the one that the floor gives.
+
+    Returns
+    -------
+    Audible or None
+        None where nothing is audible.
+
+    Examples
+    --------
+    >>> x = np.zeros(48000); x[24000:] = 0.1
+    >>> first_audible(LevelTrack(x, 48000)).sample
+    24000
+    """
+    stop_hop = signal.hops if stop is None else signal.hop_of_sample(stop)
+    found = signal.scan(signal.hop_of_sample(start), stop_hop, threshold_dbov)
+    if found is None:
+        return None
+    hop, theta, floor = found
+    return Audible(signal.boundary(hop, theta), theta, floor)
+
+
+def last_audible(x: NDArray[np.floating], rate_hz: int, *, threshold_dbov: float | None = None) -> Audible | None:
+    """Last audible sample of `x`: the rule run backwards, so its floor is that of the 2 s *after*; None if none is."""
+    found = first_audible(LevelTrack(x[::-1], rate_hz), threshold_dbov=threshold_dbov)
+    if found is None:
+        return None
+    return Audible(len(x) - 1 - found.sample, found.threshold_dbov, found.floor_dbov)
+
+
+def audible_runs(signal: LevelTrack, *, gap_ms: int = 200, start: int = 0) -> Iterator[Run]:
+    """What is audible, in order; each run ends at its last audible sample before `gap_ms` without one.
+
+    Where nothing was known of the floor when a run began (digital silence or nothing before it), the floor *after* it
+    counts too: comfort noise that sets in is a new floor, not a sound without end.
+    """
+    at = signal.hop_of_sample(start)
+    pending: Run | None = None
+    while (found := signal.scan(at, signal.hops, None)) is not None:
+        hop, theta, floor = found
+        last = _last_hop(signal, hop, theta, gap_ms, known_floor=theta > MIN_THRESHOLD_DBOV)
+        begin = signal.sample_of_hop(last)
+        window = np.abs(signal.x[begin : begin + signal._window])
+        loud = np.flatnonzero(window >= from_dbov(theta))
+        run = Run(signal.boundary(hop, theta), begin + int(loud[-1] if len(loud) else 0), theta, floor)
+        if pending is not None and run.start - pending.end > gap_ms * signal.rate_hz // 1000:
+            yield pending
+            pending = None
+        pending = run if pending is None else replace(pending, end=max(pending.end, run.end))
+        at = last + 1
+    if pending is not None:
+        yield pending
+
+
+def _last_hop(signal: LevelTrack, hop: int, theta: float, gap_ms: int, *, known_floor: bool) -> int:
+    """The last hop at or above θ (and, where no floor was known, above the floor that follows) before a gap."""
+    least, last = from_dbov(theta) ** 2, hop
+    while hop < signal.hops:
+        hops = np.arange(hop, min(hop + SPAN_MS, signal.hops))
+        needed = np.full(len(hops), least)
+        if not known_floor:
+            after = signal.floors(hops, after=True)
+            needed = np.maximum(needed, np.where(np.isnan(after), 0.0, after) ** 2 * 10 ** (MARGIN_DB / 10))
+        above = hops[signal.mean_square[hops] >= needed]
+        steps = np.diff(np.concatenate(([last], above)))
+        breaks = np.flatnonzero(steps > gap_ms)
+        if len(breaks):
+            return int(above[breaks[0] - 1]) if breaks[0] else last
+        last = int(above[-1]) if len(above) else last
+        hop = int(hops[-1]) + 1
+        if hop - last > gap_ms:
+            break
+    return last
+
+
+def threshold_shifts_ms(signal: LevelTrack, found: Audible) -> dict[str, float | None]:
+    """How far `found` moves (ms, later is positive) with θ 10 dB lower and higher; None where it then vanishes.
+
+    It is followed at most 500 ms each way: below the noise floor there is no boundary to find.
+    """
+    reach = int(SHIFT_SEARCH_MS * signal.rate_hz / 1000)
+    begin = max(0, found.sample - reach)
+    shifts: dict[str, float | None] = {}
+    for step in (-10.0, 10.0):
+        moved = first_audible(
+            signal, start=begin, stop=found.sample + reach, threshold_dbov=found.threshold_dbov + step
+        )
+        at_limit = moved is not None and begin > 0 and moved.sample - begin <= signal._window
+        shifts[f"{step:+.0f}"] = (
+            None
+            if moved is None or at_limit or math.isinf(moved.threshold_dbov)
+            else (moved.sample - found.sample) * 1000.0 / signal.rate_hz
+        )
+    return shifts

@@ -1,0 +1,1 @@
+"""The live side: targets, media, engine, recorder, demo agent and command line."""
