@@ -139,7 +139,7 @@ class LevelTrack:
     def scan(
         self, first_hop: int, stop_hop: int, threshold_dbov: float | None
     ) -> tuple[int, float, float | None] | None:
-        """First hop in [first_hop, stop_hop) that starts what is audible, with its θ and F (dBov); None if there is none."""
+        """First hop in [first_hop, stop_hop) that starts what is audible, with its θ and F (dBov)."""
         stop_hop = min(stop_hop, self.hops)
         if first_hop >= stop_hop:
             return None
