@@ -1,0 +1,145 @@
+"""A session bundle (a folder, or the same facts in memory) as one frozen record that everything else derives from.
+
+Layout in docs/bundle.md. Times are monotonic nanoseconds of the machine that recorded; wall time is metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import BundleError, MalformedPacket
+from analysis.pcap import Direction, read_pcap
+from analysis.rtp import is_rtcp, is_rtp_or_rtcp, parse_rtp
+from analysis.streams import Timed
+
+__all__ = ["SCHEMA", "CallRecord", "Event", "find_calls", "read_call"]
+
+SCHEMA = "latency-probe/bundle/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of events.jsonl: when (monotonic ns), what, and its fields."""
+
+    time_ns: int
+    type: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """All that one call recorded.
+
+    `received` and `sent` are RTP in order of time; `rtcp_received` and `rtcp_sent` are raw compound packets with their
+    times. `warnings` says what was cut off or could not be read.
+    """
+
+    manifest: Mapping[str, Any]
+    events: tuple[Event, ...]
+    received: tuple[Timed, ...] = field(repr=False)
+    sent: tuple[Timed, ...] = field(repr=False)
+    rtcp_received: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
+    rtcp_sent: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
+    warnings: tuple[str, ...] = ()
+    path: Path | None = None
+
+    def of_type(self, *types: str) -> Iterator[Event]:
+        """The events of these types, in order."""
+        return (e for e in self.events if e.type in types)
+
+    def first(self, type_: str) -> Event | None:
+        """The first event of a type."""
+        return next(self.of_type(type_), None)
+
+
+def find_calls(path: Path) -> list[Path]:
+    """The call folders of a bundle: itself, or its `call-NNN` folders in order. Raises BundleError if there are none."""
+    if not path.exists():
+        raise BundleError(f"{path}: no such file or folder", next_step="give the folder that --out named")
+    if (path / "manifest.json").is_file():
+        return [path]
+    calls = sorted(p for p in path.glob("call-*") if (p / "manifest.json").is_file()) if path.is_dir() else []
+    if not calls:
+        raise BundleError(
+            f"{path}: not a session bundle (no manifest.json in it)", next_step="give the folder that --out named"
+        )
+    return calls
+
+
+def read_call(path: Path) -> CallRecord:
+    """Read one call's folder; what a crash cut off is left out and said in `warnings`.
+
+    Raises
+    ------
+    BundleError
+        If the manifest is missing or of another schema.
+    """
+    manifest = _read_manifest(path / "manifest.json")
+    warnings: list[str] = []
+    events = tuple(_read_events(path / "events.jsonl", warnings))
+    origin = manifest.get("clock", {})
+    try:
+        shift_ns = int(origin["monotonic_ns"]) - int(origin["wall_ns"])
+    except (KeyError, TypeError, ValueError):
+        raise BundleError(f"{path}/manifest.json: clock.monotonic_ns and clock.wall_ns are needed") from None
+    packets: dict[tuple[Direction, bool], list[Any]] = {(d, c): [] for d in Direction for c in (False, True)}
+    malformed = 0
+    capture = path / "packets.pcap"
+    if capture.is_file():
+        for datagram in read_pcap(capture, warnings):
+            time_ns, data = datagram.time_ns + shift_ns, datagram.payload
+            if not is_rtp_or_rtcp(data):
+                malformed += 1
+            elif is_rtcp(data):
+                packets[datagram.direction, True].append((time_ns, data))
+            else:
+                try:
+                    packets[datagram.direction, False].append(Timed(time_ns, parse_rtp(data)))
+                except MalformedPacket:
+                    malformed += 1
+    else:
+        warnings.append("packets.pcap is missing")
+    if malformed:
+        warnings.append(f"packets.pcap: {malformed} packets are not RTP or RTCP")
+    return CallRecord(
+        manifest=manifest,
+        events=events,
+        received=tuple(packets[Direction.RECEIVED, False]),
+        sent=tuple(packets[Direction.SENT, False]),
+        rtcp_received=tuple(packets[Direction.RECEIVED, True]),
+        rtcp_sent=tuple(packets[Direction.SENT, True]),
+        warnings=tuple(warnings),
+        path=path,
+    )
+
+
+def _read_manifest(path: Path) -> Mapping[str, Any]:
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BundleError(f"{path.parent}: not a session bundle (no manifest.json in it)") from None
+    except (OSError, ValueError) as exc:
+        raise BundleError(f"{path}: cannot be read ({exc.__class__.__name__})") from None
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        raise BundleError(f"{path}: schema is not {SCHEMA}", next_step="read it with the version that wrote it")
+    return manifest
+
+
+def _read_events(path: Path, warnings: list[str]) -> Iterable[Event]:
+    if not path.is_file():
+        warnings.append("events.jsonl is missing")
+        return
+    broken = 0
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                fields = json.loads(line)
+                yield Event(int(fields.pop("t_ns")), str(fields.pop("type")), fields)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                broken += 1
+    if broken:
+        warnings.append(f"events.jsonl: {broken} lines were cut off or are not events")

@@ -1,0 +1,139 @@
+"""UDP datagrams to and from nanosecond pcap files that open in Wireshark, direction included.
+
+Sources: the pcap file format (magic 0xa1b23c4d for nanoseconds), LINKTYPE_LINUX_SLL (113), whose packet type says
+whether this host received or sent, IPv4 (RFC 791), IPv6 (RFC 8200) and UDP (RFC 768).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from analysis.errors import BundleError
+
+__all__ = ["Datagram", "Direction", "pcap_header", "pcap_record", "read_pcap"]
+
+MAGIC_NS = 0xA1B23C4D
+LINKTYPE_LINUX_SLL = 113
+SNAP_BYTES = 262_144
+MAX_RECORD_BYTES = 1 << 20  # more than this is damage, not a packet
+_GLOBAL = struct.Struct("<IHHiIII")
+_RECORD = struct.Struct("<IIII")
+_SLL = struct.Struct("!HHH8sH")
+_ETHER_IPV4, _ETHER_IPV6 = 0x0800, 0x86DD
+_UDP = 17
+_HOP_LIMIT = 64
+
+
+class Direction(Enum):
+    """Which way a datagram went; the value is the packet type of LINUX_SLL."""
+
+    RECEIVED = 0
+    SENT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """One UDP datagram: when (ns since 1970, as the file says), which way, between whom."""
+
+    time_ns: int
+    direction: Direction
+    source: tuple[str, int]
+    destination: tuple[str, int]
+    payload: bytes
+
+
+def pcap_header() -> bytes:
+    """The header of a little-endian nanosecond capture of LINUX_SLL packets."""
+    return _GLOBAL.pack(MAGIC_NS, 2, 4, 0, 0, SNAP_BYTES, LINKTYPE_LINUX_SLL)
+
+
+def pcap_record(
+    time_ns: int, direction: Direction, source: tuple[str, int], destination: tuple[str, int], payload: bytes
+) -> bytes:
+    """One datagram as a capture record; `time_ns` since 1970."""
+    from_ip, to_ip = ipaddress.ip_address(source[0]), ipaddress.ip_address(destination[0])
+    udp_bytes = 8 + len(payload)
+    if from_ip.version == 4:
+        ether = _ETHER_IPV4
+        header = struct.pack(
+            "!BBHHHBBH4s4s", 0x45, 0, 20 + udp_bytes, 0, 0x4000, _HOP_LIMIT, _UDP, 0, from_ip.packed, to_ip.packed
+        )
+        header = header[:10] + struct.pack("!H", _checksum(header)) + header[12:]
+    else:
+        ether = _ETHER_IPV6
+        header = struct.pack("!IHBB16s16s", 6 << 28, udp_bytes, _UDP, _HOP_LIMIT, from_ip.packed, to_ip.packed)
+    link = _SLL.pack(direction.value, 1, 6, bytes(8), ether)
+    udp = struct.pack("!HHHH", source[1], destination[1], udp_bytes, 0)
+    frame = link + header + udp + payload
+    return _RECORD.pack(time_ns // 1_000_000_000, time_ns % 1_000_000_000, len(frame), len(frame)) + frame
+
+
+def _checksum(header: bytes) -> int:
+    total = sum(struct.unpack(f"!{len(header) // 2}H", header))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+def read_pcap(path: Path, warnings: list[str]) -> Iterator[Datagram]:
+    """The UDP datagrams of a bundle's capture, in file order.
+
+    A file that ends in the middle of a record gives what is whole; that, and packets that are not UDP, are added to
+    `warnings`.
+
+    Raises
+    ------
+    BundleError
+        If the file is not a capture as this module writes it.
+    """
+    skipped = 0
+    with path.open("rb") as file:
+        head = file.read(_GLOBAL.size)
+        if len(head) < _GLOBAL.size:
+            warnings.append(f"{path.name}: ends within its header")
+            return
+        magic, _, _, _, _, _, link_type = _GLOBAL.unpack(head)
+        if magic != MAGIC_NS or link_type != LINKTYPE_LINUX_SLL:
+            raise BundleError(f"{path}: not a capture of this tool (nanosecond pcap of LINUX_SLL packets)")
+        while head := file.read(_RECORD.size):
+            size = _RECORD.unpack(head)[2] if len(head) == _RECORD.size else MAX_RECORD_BYTES + 1
+            frame = file.read(size) if size <= MAX_RECORD_BYTES else b""
+            if size > MAX_RECORD_BYTES or len(frame) < size:
+                warnings.append(f"{path.name}: cut off; what lies before is used")
+                break
+            datagram = _parse(_RECORD.unpack(head), frame)
+            if datagram is None:
+                skipped += 1
+            else:
+                yield datagram
+    if skipped:
+        warnings.append(f"{path.name}: {skipped} packets are not UDP over IP")
+
+
+def _parse(record: tuple[int, ...], frame: bytes) -> Datagram | None:
+    if len(frame) < _SLL.size:
+        return None
+    packet_type, _, _, _, ether = _SLL.unpack_from(frame)
+    at = _SLL.size
+    if ether == _ETHER_IPV4 and len(frame) >= at + 20 and frame[at + 9] == _UDP:
+        addresses = frame[at + 12 : at + 16], frame[at + 16 : at + 20]
+        at += 4 * (frame[at] & 0x0F)
+    elif ether == _ETHER_IPV6 and len(frame) >= at + 40 and frame[at + 6] == _UDP:
+        addresses = frame[at + 8 : at + 24], frame[at + 24 : at + 40]
+        at += 40
+    else:
+        return None
+    if len(frame) < at + 8:
+        return None
+    from_port, to_port, udp_bytes, _ = struct.unpack_from("!HHHH", frame, at)
+    return Datagram(
+        time_ns=record[0] * 1_000_000_000 + record[1],
+        direction=Direction.SENT if packet_type == Direction.SENT.value else Direction.RECEIVED,
+        source=(str(ipaddress.ip_address(addresses[0])), from_port),
+        destination=(str(ipaddress.ip_address(addresses[1])), to_port),
+        payload=bytes(frame[at + 8 : at + max(udp_bytes, 8)]),
+    )

@@ -1,0 +1,247 @@
+"""Tapped RTP packets in, one media timeline per stream out: in order, unwrapped, without duplicates, with talkspurts.
+
+Sources: RFC 3550 section 5.1 and appendix A.1 (sequence numbers, restart after two packets in sequence), and the
+design's definition of a talkspurt. Positions count samples of the decoded sound on the sender's media clock from the
+first packet of the stream; arrivals are monotonic nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.codecs import Codec, Decoder, packet_samples
+from analysis.rtp import RtpPacket, signed_difference
+
+__all__ = ["Decoded", "Span", "Stream", "Timed", "build_streams", "decode", "spans"]
+
+MAX_DROPOUT = 3000  # packets; RFC 3550 A.1
+MAX_MISORDER = 3000  # packets; as much as MAX_DROPOUT, since stalls reorder far more than the 100 of the RFC
+TALKSPURT_GAP_MS = 60
+SPLIT_GAP_MS = 2000  # as far as the noise floor looks back, so that splitting there changes nothing
+MAX_CONCEALED = 50  # packets in a row; beyond it a decoder has long faded to silence
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An RTP packet and when it passed the tap (monotonic ns)."""
+
+    time_ns: int
+    packet: RtpPacket
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The packets of one SSRC between two restarts, sorted by sequence number; all arrays have shape (n,).
+
+    `position` and `samples` in samples at `codec.rate_hz`; `timestamp` unwrapped RTP ticks whose first is the packet's
+    own 32-bit value; `talkspurt` counts from 0.
+    """
+
+    ssrc: int
+    generation: int
+    codec: Codec
+    sequence: NDArray[np.int64]
+    timestamp: NDArray[np.int64]
+    position: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    arrival_ns: NDArray[np.int64]
+    talkspurt: NDArray[np.int64]
+    payloads: tuple[bytes, ...] = field(repr=False)
+    duplicates: int = 0
+
+    def packet_at(self, position: int) -> int:
+        """Index of the packet that holds the sample at `position`. Raises IndexError where no packet does."""
+        index = int(np.searchsorted(self.position, position, side="right")) - 1
+        # a sender that steps its timestamps back makes neighbours overlap: take the packet that really holds it
+        while index >= 0:
+            if self.position[index] <= position < self.position[index] + self.samples[index]:
+                return index
+            index -= 1
+        raise IndexError(f"no packet of stream {self.ssrc:#x} holds sample {position}")
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The sound of a stream's packets, one after the other: packet i is `pcm[start[i] : start[i] + samples[i]]`."""
+
+    pcm: NDArray[np.float32] = field(repr=False)
+    start: NDArray[np.int64] = field(repr=False)
+    undecodable: int = 0
+
+    def packet(self, index: int, samples: int) -> NDArray[np.float32]:
+        """The sound of packet `index`."""
+        begin = int(self.start[index])
+        return self.pcm[begin : begin + samples]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of a stream's media timeline with no gap of 2 s or more: sound from `position` on.
+
+    `present` is False where a packet was lost; a pause of the sender (DTX, between replies) is silence and present.
+    """
+
+    position: int
+    pcm: NDArray[np.float32] = field(repr=False)
+    present: NDArray[np.bool_] = field(repr=False)
+
+
+class _Counter:
+    """One SSRC while its packets come in: extended numbers, restarts and duplicates told apart."""
+
+    def __init__(self) -> None:
+        self.generations: list[dict[int, tuple[int, Timed]]] = []
+        self.duplicates: list[int] = []
+        self.highest = 0
+        self.timestamp = 0
+        self.stray: Timed | None = None
+
+    def add(self, timed: Timed) -> None:
+        packet = timed.packet
+        if not self.generations:
+            self._restart(timed)
+            return
+        steps = signed_difference(packet.sequence_number, self.highest & 0xFFFF, 16)
+        ticks = signed_difference(packet.timestamp, self.timestamp & 0xFFFFFFFF, 32)
+        forward = 0 < steps < MAX_DROPOUT and ticks >= 0
+        backward = -MAX_MISORDER < steps < 0 and ticks <= 0
+        repeated = steps == 0 and ticks == 0
+        if not (forward or backward or repeated):
+            self._jump(timed)
+            return
+        self.stray = None
+        sequence, timestamp = self.highest + steps, self.timestamp + ticks
+        if sequence in self.generations[-1]:
+            self.duplicates[-1] += 1
+            return
+        self.generations[-1][sequence] = (timestamp, timed)
+        if forward:
+            self.highest, self.timestamp = sequence, timestamp
+
+    def _jump(self, timed: Timed) -> None:
+        """A packet that fits nowhere: a restart if the next one follows it, else a stray."""
+        stray = self.stray
+        if stray is not None and timed.packet.sequence_number == (stray.packet.sequence_number + 1) & 0xFFFF:
+            self._restart(stray)
+            self.add(timed)
+        else:
+            self.stray = timed
+
+    def _restart(self, timed: Timed) -> None:
+        self.highest, self.timestamp = timed.packet.sequence_number, timed.packet.timestamp
+        self.generations.append({self.highest: (self.timestamp, timed)})
+        self.duplicates.append(0)
+        self.stray = None
+
+
+def build_streams(received: Iterable[Timed], payload_types: Mapping[int, Codec]) -> list[Stream]:
+    """Sort tapped packets into streams.
+
+    Parameters
+    ----------
+    received : iterable of Timed
+        In order of arrival.
+    payload_types : mapping of int to Codec
+        The negotiated payload types; packets of another (comfort noise, telephone events) carry no sound here.
+
+    Returns
+    -------
+    list of Stream
+        In order of their first arrival; one per SSRC and restart.
+    """
+    counters: dict[tuple[int, str], _Counter] = {}
+    for timed in received:
+        codec = payload_types.get(timed.packet.payload_type)
+        if codec is not None and packet_samples(codec, timed.packet.payload):
+            counters.setdefault((timed.packet.ssrc, codec.name), _Counter()).add(timed)
+    by_name = {codec.name: codec for codec in payload_types.values()}
+    streams = [
+        _stream(ssrc, number, by_name[name], packets, counter.duplicates[number])
+        for (ssrc, name), counter in counters.items()
+        for number, packets in enumerate(counter.generations)
+    ]
+    return sorted(streams, key=lambda s: int(s.arrival_ns.min()))
+
+
+def _stream(ssrc: int, generation: int, codec: Codec, packets: dict[int, tuple[int, Timed]], duplicates: int) -> Stream:
+    order = sorted(packets)
+    timestamp = np.array([packets[s][0] for s in order], dtype=np.int64)
+    payloads = tuple(packets[s][1].packet.payload for s in order)
+    sequence = np.array(order, dtype=np.int64)
+    samples = np.array([packet_samples(codec, p) for p in payloads], dtype=np.int64)
+    position = (timestamp - timestamp[0]) * codec.rate_hz // codec.clock_rate_hz
+    missing = np.diff(sequence) - 1
+    gap = np.diff(position) - samples[:-1] * (1 + missing)
+    starts = gap > TALKSPURT_GAP_MS * codec.rate_hz // 1000
+    return Stream(
+        ssrc=ssrc,
+        generation=generation,
+        codec=codec,
+        sequence=sequence,
+        timestamp=timestamp,
+        position=position,
+        samples=samples,
+        arrival_ns=np.array([packets[s][1].time_ns for s in order], dtype=np.int64),
+        talkspurt=np.concatenate(([0], np.cumsum(starts))).astype(np.int64),
+        payloads=payloads,
+        duplicates=duplicates,
+    )
+
+
+def decode(stream: Stream) -> Decoded:
+    """Decode a stream in order; packets that are missing are concealed for the decoder's state, never kept as sound."""
+    decoder = Decoder(stream.codec)
+    start = np.concatenate(([0], np.cumsum(stream.samples)))
+    pcm = np.zeros(int(start[-1]), dtype=np.float32)
+    undecodable = 0
+    for i, payload in enumerate(stream.payloads):
+        if i:
+            for _ in range(min(int(stream.sequence[i] - stream.sequence[i - 1]) - 1, MAX_CONCEALED)):
+                decoder.conceal()
+        sound = decoder.decode(payload)
+        if sound is None:
+            undecodable += 1
+            decoder.conceal()
+        else:
+            pcm[start[i] : start[i + 1]] = sound
+    return Decoded(pcm, start[:-1].astype(np.int64), undecodable)
+
+
+def spans(stream: Stream, decoded: Decoded, *, played: NDArray[np.bool_] | None = None) -> list[Span]:
+    """Lay a stream's sound on its media timeline, split where nothing was sent for 2 s or more.
+
+    Parameters
+    ----------
+    stream : Stream
+    decoded : Decoded
+    played : ndarray of bool, shape as `decoded.pcm`, optional
+        False where a playout policy did not play the sample; it then counts as not present.
+    """
+    n = len(stream.sequence)
+    ends = stream.position + stream.samples
+    missing = np.diff(stream.sequence) - 1
+    split = SPLIT_GAP_MS * stream.codec.rate_hz // 1000
+    step = np.diff(stream.position) - stream.samples[:-1]
+    bounds = [0, *(np.flatnonzero((step >= split) | (np.diff(stream.position) < 0)) + 1).tolist(), n]
+    result = []
+    for first, stop in pairwise(bounds):
+        origin = int(stream.position[first])
+        pcm = np.zeros(int(ends[first:stop].max()) - origin, dtype=np.float32)
+        present = np.ones(len(pcm), dtype=bool)
+        for i in range(first, stop):
+            begin = int(stream.position[i]) - origin
+            size = int(stream.samples[i])
+            source = slice(int(decoded.start[i]), int(decoded.start[i]) + size)
+            pcm[begin : begin + size] = decoded.pcm[source]
+            if played is not None:
+                present[begin : begin + size] = played[source]
+            if i + 1 < stop and missing[i]:
+                lost = min(size * int(missing[i]), int(stream.position[i + 1]) - origin - begin - size)
+                present[begin + size : begin + size + max(lost, 0)] = False
+        result.append(Span(origin, pcm, present))
+    return result
