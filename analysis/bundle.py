@@ -57,7 +57,7 @@ class CallRecord:
 
 
 def find_calls(path: Path) -> list[Path]:
-    """The call folders of a bundle: itself, or its `call-NNN` folders in order. Raises BundleError if there are none."""
+    """The call folders of a bundle: itself, or its `call-NNN` folders in order. Raises BundleError if none."""
     if not path.exists():
         raise BundleError(f"{path}: no such file or folder", next_step="give the folder that --out named")
     if (path / "manifest.json").is_file():
