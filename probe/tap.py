@@ -1,7 +1,7 @@
 """A peer connection's media path, tapped at the socket: every RTP and RTCP packet, both ways, with its time.
 
 aiortc has no public hook for this; docs/adr/0004 says which of its attributes are used and why. Arrivals are stamped
-in `data_received`, before decryption. RTP never enters aiortc's own receiver: its jitter buffer and decoder stay unused.
+in `data_received`, before decryption. RTP never enters aiortc's own receiver, whose jitter buffer and decoder rest.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class MediaTap:
     def __init__(self, pc: RTCPeerConnection, clock: Clock, sink: TapSink) -> None:
         self._clock = clock
         self._sink = sink
-        self._dtls: Any = pc.getTransceivers()[0].receiver.transport
-        self._ice: Any = self._dtls.transport._connection
+        transceiver: Any = pc.getTransceivers()[0]
+        self._dtls = transceiver.receiver.transport
+        self._ice = self._dtls.transport._connection
         self._to_aiortc: Callable[[bytes, int], None] = self._ice.data_received
         self._early: list[tuple[int, bytes]] = []
         self.undecryptable = 0
