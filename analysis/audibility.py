@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from analysis.units import dbov, from_dbov
 
 __all__ = [
+    "MARGIN_DB",
     "MIN_THRESHOLD_DBOV",
     "Audible",
     "LevelTrack",

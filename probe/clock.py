@@ -34,3 +34,8 @@ class SystemClock:
     def utc_text() -> str:
         """Wall time as ISO 8601, for manifests."""
         return datetime.now(UTC).isoformat(timespec="seconds")
+
+    @staticmethod
+    def file_stamp() -> str:
+        """Local wall time for the name of a folder."""
+        return datetime.now().strftime("%Y%m%d-%H%M%S")

@@ -7,7 +7,9 @@ select(2) takes microseconds. It holds up to 1024 file descriptors, some 300 cal
 from __future__ import annotations
 
 import asyncio
+import gc
 import selectors
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -16,6 +18,8 @@ from probe.clock import Clock
 __all__ = ["LagSelector", "run"]
 
 T = TypeVar("T")
+
+SWITCH_INTERVAL_S = 0.0005
 
 
 class LagSelector(selectors.SelectSelector):
@@ -50,7 +54,14 @@ class LagSelector(selectors.SelectSelector):
 
 
 def run(main: Callable[[LagSelector], Coroutine[Any, Any, T]], clock: Clock) -> T:
-    """Run `main(selector)` to its end in a loop of its own, as `asyncio.run` does."""
+    """Run `main(selector)` to its end in a loop of its own, as `asyncio.run` does.
+
+    What the program has loaded until now is taken out of garbage collection, and other threads (the live line) give
+    the interpreter back sooner: both would hold up packets for milliseconds.
+    """
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     selector = LagSelector(clock)
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
         return runner.run(main(selector))

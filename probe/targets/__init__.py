@@ -1,0 +1,1 @@
+"""Targets: what a call can be made to."""

@@ -1,0 +1,44 @@
+# `make demo` and `make test` do all the set-up on a fresh machine; `STRICT=1 make test` turns skips into failures.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_OUT ?= out/demo-$(shell date +%Y%m%d-%H%M%S)
+DEBIAN_TEST := espeak-ng tshark faketime chromium iproute2 util-linux
+
+.PHONY: demo test check bench setup system clean
+
+demo: setup
+	$(BIN)/latency-probe demo --out $(DEMO_OUT)
+
+test: check
+	STRICT=$(STRICT) $(BIN)/pytest $(PYTEST_ARGS)
+
+check: setup system
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup system
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+setup: .stamps/venv
+
+.stamps/venv: pyproject.toml
+	@mkdir -p .stamps
+	@$(PYTHON) -c 'import sys; sys.exit(not ((3, 11) <= sys.version_info[:2] <= (3, 13)))' \
+	  || { echo "Python 3.11 to 3.13 is needed; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) 2>/dev/null || scripts/venv-packages $(PYTHON) $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+system: .stamps/system
+
+.stamps/system: scripts/system-packages
+	@mkdir -p .stamps
+	scripts/system-packages $(DEBIAN_TEST)
+	@touch $@
+
+clean:
+	rm -rf .stamps $(VENV) .mypy_cache .ruff_cache .pytest_cache

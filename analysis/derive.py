@@ -1,0 +1,422 @@
+"""Recorded calls in, the result document and the series behind its figures out; the one place where figures are made.
+
+Source: the design's boundaries, stages and outcomes. All arithmetic is in whole nanoseconds of one monotonic clock, and
+`jitter_buffer` is the remainder, so the stages of a turn add up to its user latency exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from analysis.bundle import CallRecord, Event
+from analysis.codecs import CODECS, Codec
+from analysis.errors import BundleError
+from analysis.figures import CallSeries
+from analysis.network import Arrivals, RoundTrip, arrivals, round_trips
+from analysis.playout import parse_policy
+from analysis.result import (
+    CALL_FAILED,
+    NOT_MEASURABLE,
+    PREMATURE,
+    Boundaries,
+    Boundary,
+    OutputDelay,
+    Result,
+    Source,
+    Turn,
+)
+from analysis.sounds import HeardStream, Sound, hear
+from analysis.statistics import summarize
+from analysis.truth import with_truth
+from analysis.turns import Ending, Pairing, Spoken, pair
+from analysis.units import NS_PER_S, ms_to_ns, ns_to_ms, ns_to_s, s_to_ns, samples_to_ns
+
+__all__ = ["ASSUMED_OUTPUT", "Derived", "Output", "derive"]
+
+CLOCK = "client-monotonic"
+LATE_NS = 2_000_000  # probe_late, by the design
+ONSET_MS = 0.5  # decoders agree on where a sound begins to well within this, once they have settled
+ONSET_AFTER_LOSS_MS = 5.0  # a decoder that has just concealed needs some packets to agree again
+SETTLED_PACKETS = 5
+PLAYOUT_MODEL_MS = {"chrome": 10.0}  # the model's tick phase (± 5 ms) and its error against Chrome; docs/benchmarks.md
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Delay from the jitter buffer to the ear (ms), its expanded uncertainty (k = 2), and where it is known from."""
+
+    ms: float
+    uncertainty_ms: float
+    evidence: str
+
+
+ASSUMED_OUTPUT = Output(20.0, 10.0, "assumed")
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A result with what its figures are drawn from, and what could not be read."""
+
+    result: Result
+    series: tuple[CallSeries, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call while it is worked out."""
+
+    record: CallRecord
+    call: int
+    zero_ns: int
+    frame_ns: int
+    send_codec: Codec
+    sent_origin: tuple[int, int] | None  # SSRC, and the RTP timestamp of media time 0
+    policies: tuple[str, ...]
+    output: Output
+    heard: list[HeardStream]
+    sounds: list[Sound]
+    arrivals: Arrivals
+    round_trips: list[RoundTrip]
+    lag_ns: Mapping[int, int]
+
+    def seconds(self, time_ns: int | None) -> float | None:
+        return None if time_ns is None else ns_to_s(time_ns - self.zero_ns)
+
+    @property
+    def packet_samples(self) -> int:
+        """Samples of a sent packet, at the codec's rate."""
+        return self.send_codec.rate_hz * self.frame_ns // NS_PER_S
+
+    def stop_frame(self, event: Event) -> int:
+        """Frame of the utterance whose packet carries its last audible sample, look-ahead included."""
+        end = int(event.fields["end_sample"]) * self.send_codec.rate_hz // int(event.fields["rate_hz"])
+        return (end + self.send_codec.lookahead_samples) // self.packet_samples
+
+    def output_ns(self, policy: str) -> int:
+        return 0 if policy == "none" else ms_to_ns(self.output.ms)
+
+
+def derive(
+    records: Sequence[CallRecord],
+    *,
+    policies: Sequence[str] = ("chrome",),
+    output: Output = ASSUMED_OUTPUT,
+    path: str | None = None,
+) -> Derived:
+    """Work out every scheduled turn of the recorded calls.
+
+    Parameters
+    ----------
+    records : sequence of CallRecord
+    policies : sequence of str
+        Playout policies; the first is the headline, the others stand in `variants_ms`.
+    output : Output
+        Delay from the buffer to the ear.
+    path : str, optional
+        Where the records lie, for the result's `source`.
+
+    Raises
+    ------
+    UsageError
+        If a policy is not one.
+    BundleError
+        If a record lacks what it needs.
+    """
+    for policy in policies:
+        parse_policy(policy)
+    turns: list[Turn] = []
+    series: list[CallSeries] = []
+    warnings: list[str] = []
+    for record in records:
+        made, figures = _derive_call(record, tuple(policies), output)
+        turns += made
+        series += figures
+        warnings += [f"{record.path.name}: {w}" if record.path else w for w in record.warnings]
+    target = records[0].manifest.get("target", {}) if records else {}
+    boundaries = Boundaries(
+        start=Boundary("speech_stop", CLOCK, "sent"),
+        end=Boundary("audible_played", CLOCK, "modelled"),
+        policy=policies[0],
+        output=None if policies[0] == "none" else OutputDelay(output.ms, output.evidence),
+    )
+    source = Source("session", path, target.get("url") if isinstance(target, Mapping) else None, len(records))
+    return Derived(Result(source, boundaries, tuple(turns), summarize(turns)), tuple(series), tuple(warnings))
+
+
+def _derive_call(record: CallRecord, policies: tuple[str, ...], output: Output) -> tuple[list[Turn], list[CallSeries]]:
+    number = int(record.manifest.get("call", 0))
+    scheduled = record.manifest.get("turns")
+    if not isinstance(scheduled, list):
+        raise BundleError(f"{record.path or 'record'}: the manifest lists no turns")
+    ending = _ending(record)
+    negotiated, started = record.first("media_negotiated"), record.first("media_started")
+    if negotiated is None or started is None:
+        outcome = ending.outcome or NOT_MEASURABLE
+        outcome = CALL_FAILED if outcome == "media_lost" else outcome
+        pairing = Pairing(outcome, ending.reason or "recording_ended", ending.fault)
+        return [_unspoken(number, turn, pairing) for turn in scheduled], []
+    call = _open(record, number, negotiated, started, policies, output)
+    begun = {int(e.fields["turn"]): e for e in record.of_type("turn_started")}
+    settings = {int(turn["index"]): turn for turn in scheduled}
+    spoken = [_spoken(call, event, settings[index]) for index, event in sorted(begun.items()) if index in settings]
+    pairings = dict(zip([s.index for s in spoken], pair(spoken, call.sounds, ending), strict=True))
+    said = {s.index: s for s in spoken}
+    skipped = {int(e.fields["turn"]): str(e.fields["reason"]) for e in record.of_type("turn_skipped")}
+    turns = []
+    for index, turn in settings.items():
+        if index in said:
+            turns.append(_turn(call, turn, begun[index], said[index], pairings[index]))
+        else:
+            turns.append(_unspoken(number, turn, _never_spoken(index, skipped, ending)))
+    return with_truth(turns, spoken, record.of_type("agent_truth")), [_series(call, policies[0])]
+
+
+def _open(
+    record: CallRecord,
+    number: int,
+    negotiated: Event,
+    started: Event,
+    policies: tuple[str, ...],
+    output: Output,
+) -> _Call:
+    types: dict[int, Codec] = {
+        int(pt): CODECS[name] for pt, name in negotiated.fields["payload_types"].items() if name in CODECS
+    }
+    heard, sounds = hear(record.received, types, policies)
+    origin = record.first("sent_origin")
+    sent_origin = None if origin is None else (int(origin.fields["ssrc"]), int(origin.fields["rtp_timestamp"]))
+    return _Call(
+        record=record,
+        call=number,
+        zero_ns=int(started.fields["deadline0_ns"]) - int(started.fields["frame_ns"]),
+        frame_ns=int(started.fields["frame_ns"]),
+        send_codec=CODECS[str(negotiated.fields["send"]["codec"])],
+        sent_origin=sent_origin,
+        policies=policies,
+        output=output,
+        heard=heard,
+        sounds=sounds,
+        arrivals=arrivals([h.stream for h in heard]),
+        round_trips=round_trips(record.rtcp_received, record.rtcp_sent, sent_origin and sent_origin[0]),
+        lag_ns={e.time_ns: int(e.fields["lag_ns"]) for e in record.of_type("loop_lag")},
+    )
+
+
+def _ending(record: CallRecord) -> Ending:
+    last_ns = max(
+        [e.time_ns for e in record.events[-1:]]
+        + [t.time_ns for t in record.received[-1:]]
+        + [t.time_ns for t in record.sent[-1:]],
+        default=0,
+    )
+    for event in record.of_type("recording_failed", "call_failed", "media_lost"):
+        if event.type == "recording_failed":
+            return Ending(event.time_ns, NOT_MEASURABLE, str(event.fields.get("reason", "disk_full")), None)
+        message = str(event.fields.get("message", "")) or None
+        return Ending(event.time_ns, event.type, message, str(event.fields.get("fault", "agent")))
+    ended = record.first("call_ended")
+    if ended is None:
+        return Ending(last_ns, NOT_MEASURABLE, "recording_ended", None)
+    if ended.fields.get("reason") == "interrupted":
+        return Ending(ended.time_ns, NOT_MEASURABLE, "interrupted", None)
+    return Ending(ended.time_ns, None, None, None)
+
+
+def _never_spoken(index: int, skipped: Mapping[int, str], ending: Ending) -> Pairing:
+    if index in skipped:
+        return Pairing(NOT_MEASURABLE, skipped[index])
+    if ending.outcome in (CALL_FAILED, "media_lost"):
+        return Pairing(CALL_FAILED, ending.reason, ending.fault)
+    return Pairing(ending.outcome or NOT_MEASURABLE, ending.reason or "not_spoken", ending.fault)
+
+
+def _spoken(call: _Call, event: Event, settings: Mapping[str, Any]) -> Spoken:
+    start_ns = int(event.fields["first_deadline_ns"]) - call.frame_ns
+    return Spoken(
+        index=int(event.fields["turn"]),
+        start_ns=start_ns,
+        stop_ns=start_ns + samples_to_ns(int(event.fields["end_sample"]), int(event.fields["rate_hz"])),
+        stop_sent_ns=_stop_sent_ns(call, event),
+        timeout_ns=s_to_ns(float(settings["timeout_s"])),
+        interruption=settings.get("interruption_ms") is not None,
+    )
+
+
+def _stop_sent_ns(call: _Call, event: Event) -> int | None:
+    """When the packet left that carries the utterance's last audible sample; None where it is not in the record."""
+    if call.sent_origin is None:
+        return None
+    ssrc, origin = call.sent_origin
+    frame = int(event.fields["first_frame"]) + call.stop_frame(event)
+    timestamp = (origin + frame * call.send_codec.ticks(call.packet_samples)) & 0xFFFFFFFF
+    for timed in call.record.sent:
+        if timed.packet.timestamp == timestamp and timed.packet.ssrc == ssrc:
+            return timed.time_ns
+    return None
+
+
+def _unspoken(number: int, settings: Mapping[str, Any], pairing: Pairing) -> Turn:
+    return Turn(
+        call=number,
+        index=int(settings["index"]),
+        language=settings.get("language"),
+        segment=settings.get("segment") or {},
+        outcome=pairing.outcome,
+        reason=pairing.reason,
+        fault=pairing.fault,
+        flags=tuple(settings.get("flags", ())),
+    )
+
+
+def _turn(call: _Call, settings: Mapping[str, Any], event: Event, spoken: Spoken, pairing: Pairing) -> Turn:
+    due_ns = int(event.fields["due_ns"])
+    reply = pairing.reply
+    window_end_ns = spoken.stop_ns + spoken.timeout_ns if reply is None else reply.arrival_ns
+    turn = replace(
+        _unspoken(call.call, settings, pairing),
+        scheduled_s=call.seconds(due_ns),
+        start_slip_ms=ns_to_ms(spoken.start_ns - due_ns),
+        speech_s=call.seconds(spoken.start_ns),
+        speech_stop_s=call.seconds(spoken.stop_ns),
+        network=_network(call, spoken.start_ns, window_end_ns),
+        flags=(*settings.get("flags", ()), *pairing.flags),
+    )
+    if pairing.interrupted is not None:
+        ended_ns = pairing.interrupted.played_end_ns(call.policies[0])
+        if ended_ns is not None and pairing.outcome != "overlapped":
+            ended_ns += call.output_ns(call.policies[0])
+            turn = replace(turn, yield_time_ms=ns_to_ms(ended_ns - spoken.start_ns))
+    if reply is None:
+        return turn
+    return _replied(call, turn, event, spoken, reply, pairing.content)
+
+
+def _latency_ns(call: _Call, policy: str, spoken: Spoken, sound: Sound) -> int | None:
+    played = sound.played_start(policy)
+    return None if played is None else played[1] + call.output_ns(policy) - spoken.stop_ns
+
+
+def _replied(call: _Call, turn: Turn, event: Event, spoken: Spoken, reply: Sound, content: Sound | None) -> Turn:
+    """A turn with the figures of its reply."""
+    assert spoken.stop_sent_ns is not None
+    headline, *others = call.policies
+    latency_ns = _latency_ns(call, headline, spoken, reply)
+    received_ns = reply.arrival_ns - spoken.stop_ns
+    turn = replace(
+        turn,
+        received_ms=ns_to_ms(received_ns),
+        variants_ms={p: _ms(_latency_ns(call, p, spoken, reply)) for p in others},
+        audibility={
+            "start_dbov": _finite(event.fields["end_threshold_dbov"]),
+            "end_dbov": reply.threshold_dbov,
+            "start_shift_ms": event.fields["end_shift_ms"],
+            "end_shift_ms": reply.shifts_ms(),
+        },
+    )
+    if latency_ns is None:
+        return replace(turn, outcome=NOT_MEASURABLE, reason="nothing_of_the_reply_is_played")
+    content_ns = None if content is None else _latency_ns(call, headline, spoken, content)
+    parts = _uncertainty(call, headline, spoken, reply)
+    lag_ns = max(call.lag_ns.get(reply.arrival_ns, 0), 0)
+    deadline_ns = int(event.fields["first_deadline_ns"]) + call.stop_frame(event) * call.frame_ns
+    late = max(spoken.stop_sent_ns - deadline_ns, lag_ns) > LATE_NS
+    turn = replace(
+        turn,
+        latency_ms=ns_to_ms(latency_ns),
+        any_s=call.seconds(spoken.stop_ns + latency_ns),
+        audible_s=call.seconds(spoken.stop_ns + latency_ns),
+        content_s=None if content_ns is None else call.seconds(spoken.stop_ns + content_ns),
+        uncertainty_parts_ms=parts,
+        uncertainty_ms=math.sqrt(sum(p * p for p in parts.values())),
+        flags=(*turn.flags, "probe_late") if late else turn.flags,
+    )
+    return turn if turn.outcome == PREMATURE else _staged(call, turn, spoken, reply, latency_ns)
+
+
+def _staged(call: _Call, turn: Turn, spoken: Spoken, reply: Sound, latency_ns: int) -> Turn:
+    """An answered turn with its stages, which add up to `latency_ns`."""
+    assert spoken.stop_sent_ns is not None
+    stream, policy = reply.heard.stream, call.policies[0]
+    rate_hz = stream.codec.rate_hz
+    members = np.flatnonzero(stream.talkspurt == stream.talkspurt[reply.packet])
+    first = int(members[np.argmin(stream.position[members])])
+    reply_received_ns = int(stream.arrival_ns[first])
+    stages = {"packetization": spoken.stop_sent_ns - spoken.stop_ns}
+    flags = turn.flags
+    if reply_received_ns >= spoken.stop_sent_ns:
+        stages["remote_response"] = reply_received_ns - spoken.stop_sent_ns
+        stages["leading_silence"] = samples_to_ns(reply.start - int(stream.position[first]), rate_hz)
+    else:
+        inside = reply.start - int(stream.position[reply.packet])
+        stages["remote_response"] = reply.arrival_ns + samples_to_ns(inside, rate_hz) - spoken.stop_sent_ns
+        flags = (*flags, "never_pauses")
+    if policy != "none":
+        stages["output"] = call.output_ns(policy)
+    stages["jitter_buffer"] = latency_ns - sum(stages.values())
+    order = ("packetization", "remote_response", "leading_silence", "jitter_buffer", "output")
+    return replace(turn, stages_ms={k: ns_to_ms(stages[k]) for k in order if k in stages}, flags=flags)
+
+
+def _uncertainty(call: _Call, policy: str, spoken: Spoken, reply: Sound) -> dict[str, float]:
+    """Expanded parts (k = 2, ms) of one latency."""
+    stream, packet = reply.heard.stream, reply.packet
+    recent = stream.sequence[max(0, packet - SETTLED_PACKETS) : packet + 1]
+    settled = int(recent[-1] - recent[0]) == len(recent) - 1
+    parts = {"onset": ONSET_MS if settled else ONSET_AFTER_LOSS_MS}
+    lag_ns = call.lag_ns.get(reply.arrival_ns, 0)
+    if lag_ns > 0:
+        parts["probe_lag"] = ns_to_ms(lag_ns)
+    if policy in PLAYOUT_MODEL_MS:
+        parts["playout_model"] = PLAYOUT_MODEL_MS[policy]
+    if policy != "none":
+        parts["output"] = call.output.uncertainty_ms
+    return parts
+
+
+def _network(call: _Call, begin_ns: int, end_ns: int) -> dict[str, float | int | None]:
+    trips = [t.rtt_ns for t in call.round_trips if t.time_ns <= end_ns]
+    concealed = 0.0
+    for heard in call.heard:
+        points = heard.playouts[call.policies[0]].series
+        concealed += sum(p.concealed_ms for p in points if begin_ns <= p.time_ns < end_ns)
+    return {
+        "rtt_ms": ns_to_ms(trips[-1]) if trips else None,
+        "jitter_ms": call.arrivals.jitter_at_ms(end_ns),
+        "lost": call.arrivals.lost_between(begin_ns, end_ns),
+        "concealed_ms": concealed,
+    }
+
+
+def _series(call: _Call, policy: str) -> CallSeries:
+    points = sorted((p for h in call.heard for p in h.playouts[policy].series), key=lambda p: p.time_ns)
+
+    def column(name: str) -> Any:
+        values = [getattr(p, name) for p in points]
+        return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
+
+    return CallSeries(
+        call=call.call,
+        arrival_s=(call.arrivals.arrival_ns - call.zero_ns) / NS_PER_S,
+        transit_ms=call.arrivals.transit_ms,
+        jitter_ms=call.arrivals.jitter_ms,
+        lost_s=(call.arrivals.lost_ns - call.zero_ns) / NS_PER_S,
+        playout_s=np.array([ns_to_s(p.time_ns - call.zero_ns) for p in points], dtype=np.float64),
+        jitter_buffer_delay_ms=column("jitter_buffer_delay_ms"),
+        target_delay_ms=column("target_delay_ms"),
+        concealed_ms=column("concealed_ms"),
+        policy=policy,
+    )
+
+
+def _ms(ns: int | None) -> float | None:
+    return None if ns is None else ns_to_ms(ns)
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None

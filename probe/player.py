@@ -1,0 +1,155 @@
+"""Utterances and background, encoded ahead of the call, into a track that hands over one packet at each deadline.
+
+The virtual microphone: frame i of the call is handed over at T_i = T_0 + i·ptime on the monotonic clock, the end of
+its sound, so its sample p (from 0, of N at rate f) was captured at T_i − (N − p)/f. Deadlines are absolute: a late
+hand-over is never carried on. aiortc's sender takes `av.Packet`s as they are and does not encode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy as np
+from aiortc import MediaStreamTrack
+from numpy.typing import NDArray
+
+from analysis.audiofile import resample
+from analysis.codecs import Codec, encode
+from analysis.units import NS_PER_MS, NS_PER_S, from_dbov
+from probe.clock import Clock
+from probe.utterances import Utterance
+
+__all__ = ["Background", "EncodedUtterance", "Player", "encode_background", "encode_utterance"]
+
+SOURCE_RATE_HZ = 48_000
+NOISE_LOOP_MS = 4_800  # a whole number of frames of 10, 20, 40 and 60 ms
+EDGE_MS = 120  # before and after an utterance, so that the encoder has settled; likewise whole frames
+NOISE_SEED = 20_261_201
+
+
+@dataclass(frozen=True)
+class Background:
+    """What is sent between utterances: packets in a loop, or nothing (`dtx`)."""
+
+    name: str
+    packets: tuple[bytes, ...]
+    noise_dbov: float | None
+
+
+@dataclass(frozen=True)
+class EncodedUtterance:
+    """An utterance as packets; packet 0 holds its first sample, and the last ones flush the encoder."""
+
+    utterance: Utterance
+    packets: tuple[bytes, ...]
+
+
+def _noise(samples: int, level_dbov: float | None, rng: np.random.Generator) -> NDArray[np.float32]:
+    if level_dbov is None:
+        return np.zeros(samples, dtype=np.float32)
+    return (rng.standard_normal(samples) * from_dbov(level_dbov)).astype(np.float32)
+
+
+def encode_background(setting: str, codec: Codec, ptime_ms: int) -> Background:
+    """`noise:DBOV`, `silence` or `dtx` as packets; the loop starts from an encoder that has settled on it."""
+    kind, _, level = setting.partition(":")
+    if kind == "dtx":
+        return Background(setting, (), None)
+    noise_dbov = float(level) if kind == "noise" else None
+    rng = np.random.default_rng(NOISE_SEED)
+    loop = _noise(NOISE_LOOP_MS * codec.rate_hz // 1000, noise_dbov, rng)
+    settle = EDGE_MS * codec.rate_hz // 1000
+    packets = encode(codec, np.concatenate((loop[-settle:], loop)), ptime_ms=ptime_ms)
+    return Background(setting, packets[EDGE_MS // ptime_ms :], noise_dbov)
+
+
+def encode_utterance(utterance: Utterance, codec: Codec, ptime_ms: int, background: Background) -> EncodedUtterance:
+    """An utterance as packets, with the background before it (for the encoder to settle on; not sent) and after it."""
+    rng = np.random.default_rng(NOISE_SEED + 1)
+    edge = _noise(2 * EDGE_MS * codec.rate_hz // 1000, background.noise_dbov, rng)
+    middle = len(edge) // 2
+    sound = resample(utterance.samples, SOURCE_RATE_HZ, codec.rate_hz)
+    packets = encode(codec, np.concatenate((edge[:middle], sound, edge[middle:])), ptime_ms=ptime_ms)
+    return EncodedUtterance(utterance, packets[EDGE_MS // ptime_ms :])
+
+
+class Player(MediaStreamTrack):
+    """The track that the probe publishes.
+
+    Parameters
+    ----------
+    codec : Codec
+    ptime_ms : int
+    background : Background
+    clock : Clock
+
+    Attributes
+    ----------
+    started : asyncio.Event
+        Set when the sender has asked for the first packet; from then on `deadline0_ns` holds T_0.
+    frame : int
+        Index of the frame that is handed over next.
+    """
+
+    kind = "audio"
+
+    def __init__(self, codec: Codec, ptime_ms: int, background: Background, clock: Clock) -> None:
+        super().__init__()
+        self.started = asyncio.Event()
+        self.frame = 0
+        self.frame_ns = ptime_ms * NS_PER_MS
+        self.deadline0_ns = 0
+        self._ticks = codec.clock_rate_hz * ptime_ms // 1000
+        self._time_base = Fraction(1, codec.clock_rate_hz)
+        self._background = background
+        self._clock = clock
+        self._queue: list[tuple[EncodedUtterance, Callable[[int, int], None]]] = []
+        self._speaking: tuple[EncodedUtterance, int] | None = None
+
+    def deadline_ns(self, frame: int) -> int:
+        """T of a frame (monotonic ns)."""
+        return self.deadline0_ns + frame * self.frame_ns
+
+    def say(self, utterance: EncodedUtterance, on_start: Callable[[int, int], None]) -> None:
+        """Speak from the next frame on; `on_start(frame, deadline_ns)` is called as its first packet is handed over."""
+        self._queue.append((utterance, on_start))
+
+    async def recv(self) -> av.Packet[Any]:
+        """The next packet, at its deadline; called by aiortc's sender."""
+        if not self.started.is_set():
+            self.deadline0_ns = self._clock.monotonic_ns() + self.frame_ns
+            self.started.set()
+        while True:
+            frame = self.frame
+            await self._sleep_until(self.deadline_ns(frame))
+            payload = self._payload(frame)
+            self.frame += 1
+            if payload is not None:
+                packet = av.Packet(payload)
+                packet.pts = frame * self._ticks
+                packet.time_base = self._time_base
+                return packet
+
+    async def _sleep_until(self, deadline_ns: int) -> None:
+        wait_ns = deadline_ns - self._clock.monotonic_ns()
+        if wait_ns > 0:
+            await asyncio.sleep(wait_ns / NS_PER_S)
+
+    def _payload(self, frame: int) -> bytes | None:
+        if self._speaking is None and self._queue:
+            utterance, on_start = self._queue.pop(0)
+            self._speaking = utterance, frame
+            on_start(frame, self.deadline_ns(frame))
+        if self._speaking is not None:
+            utterance, first = self._speaking
+            if frame - first < len(utterance.packets):
+                return utterance.packets[frame - first]
+            self._speaking = None
+            return self._payload(frame)
+        loop = self._background.packets
+        return loop[frame % len(loop)] if loop else None
