@@ -225,7 +225,8 @@ def test_shipped_sound_keeps_its_promises(key: str) -> None:
     # an endpointer that waits 300 ms must not cut in, and the words must stand clear of any line noise
     assert make_utterances.longest_pause_ms(x[spoken.start_sample : spoken.end_sample + 1]) < 250
     assert make_utterances.active_dbov(x) == pytest.approx(-20.0, abs=2.0)
-    assert -9.0 < 20 * np.log10(np.abs(x).max()) < -1.0
+    lowest_peak = -10.0 if key.startswith("fillers/") else -6.0  # a hum has no crests
+    assert lowest_peak < 20 * np.log10(np.abs(x).max()) < -2.0
     assert np.abs(x[spoken.start_sample - 1]) < 10 ** (-60 / 20)
 
 
