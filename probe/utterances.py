@@ -55,8 +55,8 @@ MAX_DURATION_S = 600  # longer than any turn: a whole call was given by mistake
 UNKNOWN_LANGUAGE = "und"  # BCP 47: undetermined
 FRAME_STEP_MS = 5  # between the frames in which a recording's own noise is looked for
 # Sound at the edge of a file that stays within 10 dB of the file's quietest frame for this long is the file's noise.
-# Where silence lies outside at either edge, it may be a soft consonant or a decay: then it must last the 200 ms that the
-# rule asks of a floor.
+# Where silence lies outside at either edge, it may be a soft consonant or a decay: then it must last the 200 ms that
+# the rule asks of a floor.
 NOISE_AT_EDGE_MS = 40
 NOISE_INSIDE_MS = SPAN_MIN_MS
 EDGE_MS = 20

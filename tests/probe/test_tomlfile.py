@@ -30,9 +30,9 @@ def test_errors_are_of_the_kind_asked_for(tmp_path: Path) -> None:
 
 def test_a_mistyped_key_is_told_before_the_one_that_is_missing() -> None:
     with pytest.raises(ValidationError) as caught:
-        Budget.model_validate({"p5": 3})
+        Budget.model_validate({"p500": 3})
     line = described(caught.value, expected={"p50": "a number"}, known=Budget.model_fields, nested={})
-    assert line == "p5: unknown key, did you mean `p50`? (and 1 more)"
+    assert line == "p500: unknown key, did you mean `p50`? (and 1 more)"
 
 
 def test_values_are_shown_on_one_short_line() -> None:
