@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 
 STRICT = bool(os.environ.get("STRICT"))
 
 
-def need(program: str, package: str) -> str:
-    """Path of a program; skips the test (fails in strict runs) with its name and how to get it."""
-    path = shutil.which(program)
-    if path is None:
-        pytest.skip(f"{program} is absent: install the Debian package {package}")
-    return path
+@pytest.fixture(scope="session")
+def need() -> Callable[[str, str], str]:
+    """`need(program, package)`: its path; skips the test (fails in strict runs) with its name and how to get it."""
+
+    def path_of(program: str, package: str) -> str:
+        path = shutil.which(program)
+        if path is None:
+            pytest.skip(f"{program} is absent: install the Debian package {package}")
+        return path
+
+    return path_of
 
 
 @pytest.hookimpl(wrapper=True)
