@@ -11,11 +11,12 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from analysis.errors import BundleError
 
-__all__ = ["Datagram", "Direction", "pcap_header", "pcap_record", "read_pcap"]
+__all__ = ["Datagram", "Direction", "Endpoints", "pcap_header", "read_pcap"]
 
 MAGIC_NS = 0xA1B23C4D
 LINKTYPE_LINUX_SLL = 113
@@ -27,6 +28,11 @@ _SLL = struct.Struct("!HHH8sH")
 _ETHER_IPV4, _ETHER_IPV6 = 0x0800, 0x86DD
 _UDP = 17
 _HOP_LIMIT = 64
+
+
+def _ipv4_start(total_bytes: int) -> bytes:
+    """An IPv4 header up to its checksum, of which only the total length changes; fragmentation is forbidden."""
+    return struct.pack("!BBHHHBB", 0x45, 0, total_bytes, 0, 0x4000, _HOP_LIMIT, _UDP)
 
 
 class Direction(Enum):
@@ -52,31 +58,41 @@ def pcap_header() -> bytes:
     return _GLOBAL.pack(MAGIC_NS, 2, 4, 0, 0, SNAP_BYTES, LINKTYPE_LINUX_SLL)
 
 
-def pcap_record(
-    time_ns: int, direction: Direction, source: tuple[str, int], destination: tuple[str, int], payload: bytes
-) -> bytes:
-    """One datagram as a capture record; `time_ns` since 1970."""
-    from_ip, to_ip = ipaddress.ip_address(source[0]), ipaddress.ip_address(destination[0])
-    udp_bytes = 8 + len(payload)
-    if from_ip.version == 4:
-        ether = _ETHER_IPV4
-        header = struct.pack(
-            "!BBHHHBBH4s4s", 0x45, 0, 20 + udp_bytes, 0, 0x4000, _HOP_LIMIT, _UDP, 0, from_ip.packed, to_ip.packed
-        )
-        header = header[:10] + struct.pack("!H", _checksum(header)) + header[12:]
-    else:
-        ether = _ETHER_IPV6
-        header = struct.pack("!IHBB16s16s", 6 << 28, udp_bytes, _UDP, _HOP_LIMIT, from_ip.packed, to_ip.packed)
-    link = _SLL.pack(direction.value, 1, 6, bytes(8), ether)
-    udp = struct.pack("!HHHH", source[1], destination[1], udp_bytes, 0)
-    frame = link + header + udp + payload
-    return _RECORD.pack(time_ns // 1_000_000_000, time_ns % 1_000_000_000, len(frame), len(frame)) + frame
+@dataclass(frozen=True)
+class Endpoints:
+    """Makes the records of one direction of one path; all that does not change from packet to packet is made once.
 
+    `source` and `destination` are (IP address, port). Raises ValueError where an address is not one.
+    """
 
-def _checksum(header: bytes) -> int:
-    total: int = sum(struct.unpack(f"!{len(header) // 2}H", header))
-    total = (total & 0xFFFF) + (total >> 16)
-    return ~(total + (total >> 16)) & 0xFFFF
+    direction: Direction
+    source: tuple[str, int]
+    destination: tuple[str, int]
+
+    @cached_property
+    def _fixed(self) -> tuple[bytes, bytes, bytes, int]:
+        """Link header, addresses, ports, and the checksum's sum over what is fixed (0 for IPv6, which has none)."""
+        from_ip, to_ip = (ipaddress.ip_address(end[0]) for end in (self.source, self.destination))
+        ether = _ETHER_IPV4 if from_ip.version == 4 else _ETHER_IPV6
+        link = _SLL.pack(self.direction.value, 1, 6, bytes(8), ether)
+        addresses = from_ip.packed + to_ip.packed
+        ports = struct.pack("!HH", self.source[1], self.destination[1])
+        first = sum(struct.unpack("!9H", _ipv4_start(0) + addresses)) if from_ip.version == 4 else 0
+        return link, addresses, ports, first
+
+    def record(self, time_ns: int, payload: bytes) -> bytes:
+        """One datagram as a capture record; `time_ns` since 1970."""
+        link, addresses, ports, first = self._fixed
+        udp_bytes = 8 + len(payload)
+        if first:
+            total = first + 20 + udp_bytes
+            total = (total & 0xFFFF) + (total >> 16)
+            check = ~(total + (total >> 16)) & 0xFFFF
+            header = _ipv4_start(20 + udp_bytes) + check.to_bytes(2, "big") + addresses
+        else:
+            header = struct.pack("!IHBB", 6 << 28, udp_bytes, _UDP, _HOP_LIMIT) + addresses
+        frame = link + header + ports + struct.pack("!HH", udp_bytes, 0) + payload
+        return _RECORD.pack(time_ns // 1_000_000_000, time_ns % 1_000_000_000, len(frame), len(frame)) + frame
 
 
 def read_pcap(path: Path, warnings: list[str]) -> Iterator[Datagram]:
@@ -133,7 +149,12 @@ def _parse(record: tuple[int, ...], frame: bytes) -> Datagram | None:
     return Datagram(
         time_ns=record[0] * 1_000_000_000 + record[1],
         direction=Direction.SENT if packet_type == Direction.SENT.value else Direction.RECEIVED,
-        source=(str(ipaddress.ip_address(addresses[0])), from_port),
-        destination=(str(ipaddress.ip_address(addresses[1])), to_port),
+        source=(_address(addresses[0]), from_port),
+        destination=(_address(addresses[1]), to_port),
         payload=bytes(frame[at + 8 : at + max(udp_bytes, 8)]),
     )
+
+
+@lru_cache(maxsize=64)
+def _address(packed: bytes) -> str:
+    return str(ipaddress.ip_address(packed))

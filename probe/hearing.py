@@ -52,11 +52,11 @@ class LiveHearing:
         if pcm is None:
             return
         window = codec.rate_hz // 200
-        usable = len(pcm) // window * window
-        power = np.square(pcm[:usable]).reshape(-1, window).mean(axis=1)
+        frames = pcm[: len(pcm) // window * window].reshape(-1, window)
+        power = (np.einsum("ij,ij->i", frames, frames) / window).tolist()
         threshold = self._threshold_power()
-        self._floor.append(float(power.mean()))
-        if power.max() >= threshold:
+        self._floor.append(sum(power) / len(power))
+        if max(power) >= threshold:
             self._audible(arrival_ns, arrival_ns + samples_to_ns(len(pcm), codec.rate_hz))
 
     def _threshold_power(self) -> float:

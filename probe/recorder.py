@@ -16,7 +16,7 @@ from typing import Any
 
 from analysis.bundle import SCHEMA
 from analysis.errors import RecordingFailed, UsageError
-from analysis.pcap import Direction, pcap_header, pcap_record
+from analysis.pcap import Direction, Endpoints, pcap_header
 from probe.clock import Clock
 
 __all__ = ["BundleWriter", "create_folder", "write_private"]
@@ -108,7 +108,7 @@ class BundleWriter:
         self.path = path
         self.failure: RecordingFailed | None = None
         self._clock = clock
-        self._local = self._remote = ("0.0.0.0", 0)
+        self.set_path(("0.0.0.0", 0), ("0.0.0.0", 0))
         monotonic_ns, wall_ns = clock.monotonic_ns(), clock.wall_ns()
         # capture times go on from this wall time by the monotonic clock, whatever is done to the wall clock later
         self._wall_shift_ns = wall_ns - monotonic_ns
@@ -131,7 +131,10 @@ class BundleWriter:
 
     def set_path(self, local: tuple[str, int], remote: tuple[str, int]) -> None:
         """The addresses that packets are recorded with from now on."""
-        self._local, self._remote = local, remote
+        self._ends = {
+            Direction.SENT: Endpoints(Direction.SENT, local, remote),
+            Direction.RECEIVED: Endpoints(Direction.RECEIVED, remote, local),
+        }
 
     def event(self, type_: str, time_ns: int | None = None, **fields: Any) -> None:
         """Record one event, at `time_ns` (monotonic; default now)."""
@@ -143,8 +146,7 @@ class BundleWriter:
     def packet(self, time_ns: int, direction: Direction, data: bytes) -> None:
         """Record one plain RTP or RTCP packet that passed at `time_ns` (monotonic)."""
         if self.failure is None:
-            ends = (self._local, self._remote) if direction is Direction.SENT else (self._remote, self._local)
-            self._packets.add(pcap_record(time_ns + self._wall_shift_ns, direction, *ends, data))
+            self._packets.add(self._ends[direction].record(time_ns + self._wall_shift_ns, data))
 
     def stats(self, snapshot: Mapping[str, Any]) -> None:
         """Record one statistics snapshot."""
