@@ -141,8 +141,12 @@ class Decoder:
             return None
         if self.codec.name == "opus":
             self._toc = payload[0] & 0xFC
-        pcm = np.concatenate([np.asarray(f.to_ndarray()).reshape(-1) for f in frames]) if frames else np.empty(0, "i2")
-        return pcm.astype(np.float32) / 32768.0 if len(pcm) == samples else None
+        parts = [np.frombuffer(frame.planes[0], dtype=np.int16, count=frame.samples) for frame in frames]
+        if sum(len(part) for part in parts) != samples:
+            return None
+        pcm: NDArray[np.float32] = np.concatenate(parts).astype(np.float32)
+        pcm *= 1.0 / 32768.0
+        return pcm
 
     def conceal(self) -> None:
         """Take notice that one packet is missing, so that the state goes on as a receiver's would."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -88,26 +89,27 @@ class FarEnd:
         self.calls.append((tap, transceiver.sender._ssrc, payload_type))
         return pc.localDescription.sdp
 
-    async def send(self) -> None:
-        start_ns, frame = time.monotonic_ns(), 0
+    async def send(self, number: int) -> None:
+        """One call's packets; the calls' phases are spread over the 20 ms, as those of independent agents are."""
+        tap, ssrc, payload_type = self.calls[number]
+        start_ns, frame = time.monotonic_ns() // FRAME_NS * FRAME_NS + number * 7_360_000 % FRAME_NS, 0
         while True:
             await asyncio.sleep(max(0.0, (start_ns + frame * FRAME_NS - time.monotonic_ns()) / 1e9))
-            for number, (tap, ssrc, payload_type) in enumerate(self.calls):
-                payload = self.loop[(frame + 7 * number) % len(self.loop)]
-                header = struct.pack("!BBHII", 0x80, payload_type, frame & 0xFFFF, frame * 960 & 0xFFFFFFFF, ssrc)
-                try:
-                    tap.send(header + payload)
-                except ConnectionError:
-                    continue
+            payload = self.loop[(frame + 7 * number) % len(self.loop)]
+            header = struct.pack("!BBHII", 0x80, payload_type, frame & 0xFFFF, frame * 960 & 0xFFFFFFFF, ssrc)
+            with contextlib.suppress(ConnectionError):
+                tap.send(header + payload)
             frame += 1
 
     async def serve(self, _: LagSelector) -> None:
         reader = asyncio.StreamReader(limit=1 << 20)
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        sender = asyncio.create_task(self.send())
+        senders: list[asyncio.Task[None]] = []
         while line := await reader.readline():
             print(json.dumps(await self.answer(json.loads(line))), flush=True)
-        sender.cancel()
+            senders.append(asyncio.create_task(self.send(len(senders))))
+        for sender in senders:
+            sender.cancel()
 
 
 class FarLink:

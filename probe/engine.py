@@ -175,9 +175,9 @@ class Engine:
         begun_ns = self._now()
         self._view(-1, "greeting")
         timeout_ns = self._plan.greeting_timeout_ns
-        while self._link.hearing.onset_ns is None and self._now() - begun_ns < timeout_ns:
+        while self._link.listen().onset_ns is None and self._now() - begun_ns < timeout_ns:
             await asyncio.sleep(POLL_S)
-        heard = self._link.hearing.onset_ns is not None and timeout_ns > 0
+        heard = self._link.listen().onset_ns is not None and timeout_ns > 0
         limit_ns = self._now() + self._plan.turns[0].timeout_ns
         while heard and self._quiet_ns() < GREETING_QUIET_NS and self._now() < limit_ns:
             await asyncio.sleep(POLL_S)
@@ -193,7 +193,7 @@ class Engine:
         for turn in turns:
             self._due_ns += turn.spacing_ns + turn.idle_before_ns
             if turn.interruption_ns is not None:
-                onset_ns = self._link.hearing.onset_ns
+                onset_ns = self._link.listen().onset_ns
                 if not self._replied or onset_ns is None:
                     self._recorder.event("turn_skipped", turn=turn.index, reason="no_reply_to_interrupt")
                     continue
@@ -248,9 +248,8 @@ class Engine:
         return settled_ns
 
     async def _await_reply(self, turn: PlannedTurn, start_ns: int, stop_ns: int) -> tuple[str, int]:
-        hearing = self._link.hearing
         while True:
-            now = self._now()
+            hearing, now = self._link.listen(), self._now()
             onset_ns, until_ns = hearing.onset_ns, hearing.audible_until_ns
             if onset_ns is not None and until_ns is not None and onset_ns >= start_ns:
                 if onset_ns >= stop_ns:
@@ -268,6 +267,7 @@ class Engine:
         next_stats_ns = self._now()
         while True:
             await asyncio.sleep(FLUSH_S)
+            self._link.listen()
             if self._now() >= next_stats_ns:
                 next_stats_ns += s_to_ns(STATS_S)
                 self._link.write_stats()
@@ -280,7 +280,7 @@ class Engine:
         return self._clock.monotonic_ns()
 
     def _quiet_ns(self) -> int:
-        quiet = self._link.hearing.quiet_for(self._now())
+        quiet = self._link.listen().quiet_for(self._now())
         return 1 << 62 if quiet is None else quiet
 
     def _view(self, turn: int, state: str) -> None:

@@ -15,7 +15,7 @@ from analysis.errors import CallFailed, MalformedPacket, MediaLost, SessionError
 from analysis.pcap import Direction
 from analysis.reception import Reception
 from analysis.rtcp import compound, parse_compound, round_trip_ns, serialize_receiver_report
-from analysis.rtp import parse_rtp
+from analysis.rtp import RtpPacket, parse_rtp
 from analysis.units import NS_PER_MS, NS_PER_S
 from probe.clock import Clock
 from probe.hearing import LiveHearing
@@ -43,10 +43,6 @@ class MediaLink:
     clock : Clock
     lag_ns : callable
         How long what is read from a socket now may have been waiting.
-
-    Attributes
-    ----------
-    hearing : LiveHearing
     """
 
     def __init__(self, recorder: BundleWriter, clock: Clock, lag_ns: Callable[[], int]) -> None:
@@ -54,7 +50,8 @@ class MediaLink:
         self._clock = clock
         self._lag_ns = lag_ns
         self._payload_types: dict[int, Codec] = {}
-        self.hearing = LiveHearing(self._payload_types)
+        self._hearing = LiveHearing(self._payload_types)
+        self._unheard: list[tuple[int, bytes]] = []
         self._session: Session | None = None
         self._tap: MediaTap | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -162,18 +159,26 @@ class MediaLink:
     # -- packets (TapSink)
 
     def on_received(self, time_ns: int, data: bytes, rtcp: bool) -> None:
-        """A packet came in."""
+        """A packet came in. Only what must be done at once is: whatever takes time here makes the next arrival late."""
         self._recorder.packet(time_ns, Direction.RECEIVED, data)
         lag_ns = self._lag_ns()
         if lag_ns >= LAG_EVENT_NS:
             self._recorder.event("loop_lag", time_ns, lag_ns=lag_ns)
-        try:
-            if rtcp:
-                self._take_report(time_ns, data)
-                return
-            packet = parse_rtp(data)
-        except MalformedPacket:
+        if not rtcp:
+            self._unheard.append((time_ns, data))
             return
+        with contextlib.suppress(MalformedPacket):
+            self._take_report(time_ns, data)
+
+    def listen(self) -> LiveHearing:
+        """The live ear, after it has heard all that has arrived."""
+        unheard, self._unheard = self._unheard, []
+        for time_ns, data in unheard:
+            with contextlib.suppress(MalformedPacket):
+                self._hear(time_ns, parse_rtp(data))
+        return self._hearing
+
+    def _hear(self, time_ns: int, packet: RtpPacket) -> None:
         codec = self._payload_types.get(packet.payload_type)
         if codec is None:
             return
@@ -182,7 +187,7 @@ class MediaLink:
             reception = self._receptions[packet.ssrc] = Reception(codec.clock_rate_hz)
         if reception is not None:
             reception.add(time_ns, packet)
-            self.hearing.add(time_ns, packet)
+            self._hearing.add(time_ns, packet)
 
     def on_sent(self, time_ns: int, data: bytes, rtcp: bool) -> None:
         """A packet went out."""
