@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ FLOOR_PERCENT = 10
 MARGIN_DB = 10.0  # threshold above the floor
 MIN_THRESHOLD_DBOV = -60.0
 SHIFT_SEARCH_MS = 500  # how far the boundary is followed when the threshold is moved
+FLUCTUATION_DB = 3.0  # less than this above the floor is reached by the floor's own fluctuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class LevelTrack:
         position = self._at(np.arange(self.hops + RUN_HOPS))
         mean = (energy[position + self._window] - energy[position]) / self._window
         self.mean_square = np.maximum(mean, 0.0)  # per hop; rounding may leave −1e−18
+        self._after: dict[int, NDArray[np.float64]] = {}
 
     def _at(self, ms: Any) -> Any:
         return (ms * self.rate_hz + 500) // 1000
@@ -137,6 +140,21 @@ class LevelTrack:
         value = np.sqrt(mean[np.arange(len(hops)), rank])
         return np.where(count * FRAME_MS >= SPAN_MIN_MS, value, np.nan)
 
+    def floors_after(self, first_hop: int, stop_hop: int) -> NDArray[np.float64]:
+        """F of the 2 s after each hop in [first_hop, stop_hop), as `floors`; each is worked out once, in blocks."""
+        blocks = range(first_hop // SPAN_MS, -(-stop_hop // SPAN_MS))
+        for block in blocks:
+            if block not in self._after:
+                hops = np.arange(block * SPAN_MS, min((block + 1) * SPAN_MS, self.hops))
+                self._after[block] = self.floors(hops, after=True)
+        origin = blocks.start * SPAN_MS
+        return np.concatenate([self._after[block] for block in blocks])[first_hop - origin : stop_hop - origin]
+
+    @cached_property
+    def _loud_hops(self) -> NDArray[np.int64]:
+        """Hops that start what is audible if the floor is low: all that `scan` has to look at."""
+        return _runs_above(self.mean_square, from_dbov(MIN_THRESHOLD_DBOV) ** 2, self.hops)
+
     def scan(
         self, first_hop: int, stop_hop: int, threshold_dbov: float | None
     ) -> tuple[int, float, float | None] | None:
@@ -144,11 +162,12 @@ class LevelTrack:
         stop_hop = min(stop_hop, self.hops)
         if first_hop >= stop_hop:
             return None
-        least = from_dbov(MIN_THRESHOLD_DBOV if threshold_dbov is None else threshold_dbov) ** 2
-        tail = self.mean_square[first_hop : stop_hop + RUN_HOPS]
-        candidates = first_hop + _runs_above(tail, least, stop_hop - first_hop)
         if threshold_dbov is not None:
-            return (int(candidates[0]), threshold_dbov, None) if len(candidates) else None
+            tail = self.mean_square[first_hop : stop_hop + RUN_HOPS]
+            above = _runs_above(tail, from_dbov(threshold_dbov) ** 2, stop_hop - first_hop)
+            return (first_hop + int(above[0]), threshold_dbov, None) if len(above) else None
+        candidates = self._loud_hops
+        candidates = candidates[slice(*np.searchsorted(candidates, (first_hop, stop_hop)))]
         chunk = 32
         while len(candidates):
             hops, candidates = candidates[:chunk], candidates[chunk:]
@@ -223,22 +242,28 @@ def last_audible(x: NDArray[np.floating], rate_hz: int, *, threshold_dbov: float
 def audible_runs(signal: LevelTrack, *, gap_ms: int = 200, start: int = 0) -> Iterator[Run]:
     """What is audible, in order; each run ends at its last audible sample before `gap_ms` without one.
 
-    Where nothing was known of the floor when a run began (digital silence or nothing before it), the floor *after* it
-    counts too: comfort noise that sets in is a new floor, not a sound without end.
+    Where nothing was known of the floor when a run began (nothing before it, or less than −70 dBov), the floor *after*
+    it counts too: comfort noise that sets in is a new floor, not a sound without end.
     """
     at = signal.hop_of_sample(start)
+    gap = gap_ms * signal.rate_hz // 1000
     pending: Run | None = None
+    known_floor = False
     while (found := signal.scan(at, signal.hops, None)) is not None:
         hop, theta, floor = found
-        last = _last_hop(signal, hop, theta, gap_ms, known_floor=theta > MIN_THRESHOLD_DBOV)
-        begin = signal.sample_of_hop(last)
-        window = np.abs(signal.x[begin : begin + signal._window])
-        loud = np.flatnonzero(window >= from_dbov(theta))
-        run = Run(signal.boundary(hop, theta), begin + int(loud[-1] if len(loud) else 0), theta, floor)
-        if pending is not None and run.start - pending.end > gap_ms * signal.rate_hz // 1000:
+        begin = signal.boundary(hop, theta)
+        if pending is not None and begin - pending.end > gap:
             yield pending
             pending = None
-        pending = run if pending is None else replace(pending, end=max(pending.end, run.end))
+        if pending is None:
+            # not asked again where the run goes on: a floor frame that lies half in the silence before it says nothing
+            known_floor = theta > MIN_THRESHOLD_DBOV
+        last = _last_hop(signal, hop, theta, gap_ms, known_floor=known_floor)
+        at_last = signal.sample_of_hop(last)
+        window = np.abs(signal.x[at_last : at_last + signal._window])
+        loud = np.flatnonzero(window >= from_dbov(theta))
+        end = at_last + int(loud[-1] if len(loud) else 0)
+        pending = Run(begin, end, theta, floor) if pending is None else replace(pending, end=max(pending.end, end))
         at = last + 1
     if pending is not None:
         yield pending
@@ -251,7 +276,7 @@ def _last_hop(signal: LevelTrack, hop: int, theta: float, gap_ms: int, *, known_
         hops = np.arange(hop, min(hop + SPAN_MS, signal.hops))
         needed = np.full(len(hops), least)
         if not known_floor:
-            after = signal.floors(hops, after=True)
+            after = signal.floors_after(hop, int(hops[-1]) + 1)
             needed = np.maximum(needed, np.where(np.isnan(after), 0.0, after) ** 2 * 10 ** (MARGIN_DB / 10))
         above = hops[signal.mean_square[hops] >= needed]
         steps = np.diff(np.concatenate(([last], above)))
@@ -268,14 +293,18 @@ def _last_hop(signal: LevelTrack, hop: int, theta: float, gap_ms: int, *, known_
 def threshold_shifts_ms(signal: LevelTrack, found: Audible) -> dict[str, float | None]:
     """How far `found` moves (ms, later is positive) with θ 10 dB lower and higher; None where it then vanishes.
 
-    It is followed at most 500 ms each way: below the noise floor there is no boundary to find.
+    It is followed at most 500 ms each way, and not down to the noise floor: there is no boundary to find in it.
     """
+    floor_dbov = -math.inf if found.floor_dbov is None else found.floor_dbov
     reach = int(SHIFT_SEARCH_MS * signal.rate_hz / 1000)
     begin = max(0, found.sample - reach)
     shifts: dict[str, float | None] = {}
     for step in (-10.0, 10.0):
-        moved = first_audible(
-            signal, start=begin, stop=found.sample + reach, threshold_dbov=found.threshold_dbov + step
+        threshold_dbov = found.threshold_dbov + step
+        moved = (
+            first_audible(signal, start=begin, stop=found.sample + reach, threshold_dbov=threshold_dbov)
+            if threshold_dbov >= floor_dbov + FLUCTUATION_DB
+            else None
         )
         at_limit = moved is not None and begin > 0 and moved.sample - begin <= signal._window
         shifts[f"{step:+.0f}"] = (
