@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,12 @@ from analysis.figures import CallSeries
 from analysis.network import Arrivals, RoundTrip, arrivals, round_trips
 from analysis.playout import parse_policy
 from analysis.result import (
+    ANSWERED,
     CALL_FAILED,
+    MEDIA_LOST,
     NOT_MEASURABLE,
-    PREMATURE,
+    OVERLAPPED,
+    STAGES,
     Boundaries,
     Boundary,
     OutputDelay,
@@ -158,9 +161,9 @@ def _derive_call(record: CallRecord, policies: tuple[str, ...], output: Output) 
     negotiated, started = record.first("media_negotiated"), record.first("media_started")
     if negotiated is None or started is None:
         outcome = ending.outcome or NOT_MEASURABLE
-        outcome = CALL_FAILED if outcome == "media_lost" else outcome
+        outcome = CALL_FAILED if outcome == MEDIA_LOST else outcome
         pairing = Pairing(outcome, ending.reason or "recording_ended", ending.fault)
-        return [_unspoken(number, turn, pairing) for turn in scheduled], []
+        return [Turn(**_named(number, turn, pairing)) for turn in scheduled], []
     call = _open(record, number, negotiated, started, policies, output)
     begun = {int(e.fields["turn"]): e for e in record.of_type("turn_started")}
     settings = {int(turn["index"]): turn for turn in scheduled}
@@ -173,7 +176,7 @@ def _derive_call(record: CallRecord, policies: tuple[str, ...], output: Output) 
         if index in said:
             turns.append(_turn(call, turn, begun[index], said[index], pairings[index]))
         else:
-            turns.append(_unspoken(number, turn, _never_spoken(index, skipped, ending)))
+            turns.append(Turn(**_named(number, turn, _never_spoken(index, skipped, ending))))
     return with_truth(turns, spoken, record.of_type("agent_truth")), [_series(call, policies[0])]
 
 
@@ -215,7 +218,7 @@ def _ending(record: CallRecord) -> Ending:
         + [t.time_ns for t in record.sent[-1:]],
         default=0,
     )
-    for event in record.of_type("recording_failed", "call_failed", "media_lost"):
+    for event in record.of_type("recording_failed", CALL_FAILED, MEDIA_LOST):
         if event.type == "recording_failed":
             return Ending(event.time_ns, NOT_MEASURABLE, str(event.fields.get("reason", "disk_full")), None)
         message = str(event.fields.get("message", "")) or None
@@ -231,7 +234,7 @@ def _ending(record: CallRecord) -> Ending:
 def _never_spoken(index: int, skipped: Mapping[int, str], ending: Ending) -> Pairing:
     if index in skipped:
         return Pairing(NOT_MEASURABLE, skipped[index])
-    if ending.outcome in (CALL_FAILED, "media_lost"):
+    if ending.outcome in (CALL_FAILED, MEDIA_LOST):
         return Pairing(CALL_FAILED, ending.reason, ending.fault)
     return Pairing(ending.outcome or NOT_MEASURABLE, ending.reason or "not_spoken", ending.fault)
 
@@ -261,40 +264,45 @@ def _stop_sent_ns(call: _Call, event: Event) -> int | None:
     return None
 
 
-def _unspoken(number: int, settings: Mapping[str, Any], pairing: Pairing) -> Turn:
-    return Turn(
-        call=number,
-        index=int(settings["index"]),
-        language=settings.get("language"),
-        segment=settings.get("segment") or {},
-        outcome=pairing.outcome,
-        reason=pairing.reason,
-        fault=pairing.fault,
-        flags=tuple(settings.get("flags", ())),
-    )
+def _named(number: int, settings: Mapping[str, Any], pairing: Pairing) -> dict[str, Any]:
+    """What is known of a turn without its figures, as the fields of a Turn."""
+    return {
+        "call": number,
+        "index": int(settings["index"]),
+        "language": settings.get("language"),
+        "segment": settings.get("segment") or {},
+        "outcome": pairing.outcome,
+        "reason": pairing.reason,
+        "fault": pairing.fault,
+        "flags": (*settings.get("flags", ()), *pairing.flags),
+    }
 
 
 def _turn(call: _Call, settings: Mapping[str, Any], event: Event, spoken: Spoken, pairing: Pairing) -> Turn:
+    """One turn that was spoken."""
     due_ns = int(event.fields["due_ns"])
     reply = pairing.reply
     window_end_ns = spoken.stop_ns + spoken.timeout_ns if reply is None else reply.arrival_ns
-    turn = replace(
-        _unspoken(call.call, settings, pairing),
-        scheduled_s=call.seconds(due_ns),
-        start_slip_ms=ns_to_ms(spoken.start_ns - due_ns),
-        speech_s=call.seconds(spoken.start_ns),
-        speech_stop_s=call.seconds(spoken.stop_ns),
-        network=_network(call, spoken.start_ns, window_end_ns),
-        flags=(*settings.get("flags", ()), *pairing.flags),
-    )
-    if pairing.interrupted is not None:
-        ended_ns = pairing.interrupted.played_end_ns(call.policies[0])
-        if ended_ns is not None and pairing.outcome != "overlapped":
-            ended_ns += call.output_ns(call.policies[0])
-            turn = replace(turn, yield_time_ms=ns_to_ms(ended_ns - spoken.start_ns))
-    if reply is None:
-        return turn
-    return _replied(call, turn, event, spoken, reply, pairing.content)
+    fields = _named(call.call, settings, pairing) | {
+        "scheduled_s": call.seconds(due_ns),
+        "start_slip_ms": ns_to_ms(spoken.start_ns - due_ns),
+        "speech_s": call.seconds(spoken.start_ns),
+        "speech_stop_s": call.seconds(spoken.stop_ns),
+        "network": _network(call, spoken.start_ns, window_end_ns),
+        "yield_time_ms": _yield_time_ms(call, spoken, pairing),
+    }
+    if reply is not None:
+        replied = _replied(call, event, spoken, reply, pairing)
+        fields |= replied | {"flags": (*fields["flags"], *replied.get("flags", ()))}
+    return Turn(**fields)
+
+
+def _yield_time_ms(call: _Call, spoken: Spoken, pairing: Pairing) -> float | None:
+    """From the start of an interruption to the last audible sample of what it interrupted, in the ear."""
+    if pairing.interrupted is None or pairing.outcome == OVERLAPPED:
+        return None
+    ended_ns = pairing.interrupted.played_end_ns(call.policies[0])
+    return None if ended_ns is None else ns_to_ms(ended_ns + call.output_ns(call.policies[0]) - spoken.start_ns)
 
 
 def _latency_ns(call: _Call, policy: str, spoken: Spoken, sound: Sound) -> int | None:
@@ -302,45 +310,44 @@ def _latency_ns(call: _Call, policy: str, spoken: Spoken, sound: Sound) -> int |
     return None if played is None else played[1] + call.output_ns(policy) - spoken.stop_ns
 
 
-def _replied(call: _Call, turn: Turn, event: Event, spoken: Spoken, reply: Sound, content: Sound | None) -> Turn:
-    """A turn with the figures of its reply."""
+def _replied(call: _Call, event: Event, spoken: Spoken, reply: Sound, pairing: Pairing) -> dict[str, Any]:
+    """The fields that a reply (or a cut-in) gives its turn."""
     assert spoken.stop_sent_ns is not None
     headline, *others = call.policies
     latency_ns = _latency_ns(call, headline, spoken, reply)
-    received_ns = reply.arrival_ns - spoken.stop_ns
-    turn = replace(
-        turn,
-        received_ms=ns_to_ms(received_ns),
-        variants_ms={p: _ms(_latency_ns(call, p, spoken, reply)) for p in others},
-        audibility={
+    fields: dict[str, Any] = {
+        "received_ms": ns_to_ms(reply.arrival_ns - spoken.stop_ns),
+        "variants_ms": {p: _ms(_latency_ns(call, p, spoken, reply)) for p in others},
+        "audibility": {
             "start_dbov": _finite(event.fields["end_threshold_dbov"]),
             "end_dbov": reply.threshold_dbov,
             "start_shift_ms": event.fields["end_shift_ms"],
             "end_shift_ms": reply.shifts_ms(),
         },
-    )
+    }
     if latency_ns is None:
-        return replace(turn, outcome=NOT_MEASURABLE, reason="nothing_of_the_reply_is_played")
-    content_ns = None if content is None else _latency_ns(call, headline, spoken, content)
-    parts = _uncertainty(call, headline, spoken, reply)
-    lag_ns = max(call.lag_ns.get(reply.arrival_ns, 0), 0)
+        return fields | {"outcome": NOT_MEASURABLE, "reason": "nothing_of_the_reply_is_played"}
+    content_ns = None if pairing.content is None else _latency_ns(call, headline, spoken, pairing.content)
+    stages, flags = _stages(call, spoken, reply, latency_ns) if pairing.outcome == ANSWERED else ({}, ())
     deadline_ns = int(event.fields["first_deadline_ns"]) + call.stop_frame(event) * call.frame_ns
-    late = max(spoken.stop_sent_ns - deadline_ns, lag_ns) > LATE_NS
-    turn = replace(
-        turn,
-        latency_ms=ns_to_ms(latency_ns),
-        any_s=call.seconds(spoken.stop_ns + latency_ns),
-        audible_s=call.seconds(spoken.stop_ns + latency_ns),
-        content_s=None if content_ns is None else call.seconds(spoken.stop_ns + content_ns),
-        uncertainty_parts_ms=parts,
-        uncertainty_ms=math.sqrt(sum(p * p for p in parts.values())),
-        flags=(*turn.flags, "probe_late") if late else turn.flags,
-    )
-    return turn if turn.outcome == PREMATURE else _staged(call, turn, spoken, reply, latency_ns)
+    late_ns = max(spoken.stop_sent_ns - deadline_ns, call.lag_ns.get(reply.arrival_ns, 0))
+    if late_ns > LATE_NS:
+        flags = (*flags, "probe_late")
+    parts = _uncertainty(call, headline, reply)
+    return fields | {
+        "latency_ms": ns_to_ms(latency_ns),
+        "any_s": call.seconds(spoken.stop_ns + latency_ns),
+        "audible_s": call.seconds(spoken.stop_ns + latency_ns),
+        "content_s": None if content_ns is None else call.seconds(spoken.stop_ns + content_ns),
+        "uncertainty_parts_ms": parts,
+        "uncertainty_ms": math.sqrt(sum(p * p for p in parts.values())),
+        "stages_ms": stages,
+        "flags": flags,
+    }
 
 
-def _staged(call: _Call, turn: Turn, spoken: Spoken, reply: Sound, latency_ns: int) -> Turn:
-    """An answered turn with its stages, which add up to `latency_ns`."""
+def _stages(call: _Call, spoken: Spoken, reply: Sound, latency_ns: int) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Stages (ms) that add up to `latency_ns`, and a flag where the reply's stream never pauses."""
     assert spoken.stop_sent_ns is not None
     stream, policy = reply.heard.stream, call.policies[0]
     rate_hz = stream.codec.rate_hz
@@ -348,22 +355,20 @@ def _staged(call: _Call, turn: Turn, spoken: Spoken, reply: Sound, latency_ns: i
     first = int(members[np.argmin(stream.position[members])])
     reply_received_ns = int(stream.arrival_ns[first])
     stages = {"packetization": spoken.stop_sent_ns - spoken.stop_ns}
-    flags = turn.flags
-    if reply_received_ns >= spoken.stop_sent_ns:
+    pauses = reply_received_ns >= spoken.stop_sent_ns
+    if pauses:
         stages["remote_response"] = reply_received_ns - spoken.stop_sent_ns
         stages["leading_silence"] = samples_to_ns(reply.start - int(stream.position[first]), rate_hz)
     else:
         inside = reply.start - int(stream.position[reply.packet])
         stages["remote_response"] = reply.arrival_ns + samples_to_ns(inside, rate_hz) - spoken.stop_sent_ns
-        flags = (*flags, "never_pauses")
     if policy != "none":
         stages["output"] = call.output_ns(policy)
     stages["jitter_buffer"] = latency_ns - sum(stages.values())
-    order = ("packetization", "remote_response", "leading_silence", "jitter_buffer", "output")
-    return replace(turn, stages_ms={k: ns_to_ms(stages[k]) for k in order if k in stages}, flags=flags)
+    return {k: ns_to_ms(stages[k]) for k in STAGES if k in stages}, () if pauses else ("never_pauses",)
 
 
-def _uncertainty(call: _Call, policy: str, spoken: Spoken, reply: Sound) -> dict[str, float]:
+def _uncertainty(call: _Call, policy: str, reply: Sound) -> dict[str, float]:
     """Expanded parts (k = 2, ms) of one latency."""
     stream, packet = reply.heard.stream, reply.packet
     recent = stream.sequence[max(0, packet - SETTLED_PACKETS) : packet + 1]
