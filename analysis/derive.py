@@ -86,7 +86,7 @@ class _Call:
     sounds: list[Sound]
     arrivals: Arrivals
     round_trips: list[RoundTrip]
-    lag_ns: Mapping[int, int]
+    lags: Mapping[int, Mapping[str, Any]]  # by the arrival of the packet that had to wait to be read
 
     def seconds(self, time_ns: int | None) -> float | None:
         return None if time_ns is None else ns_to_s(time_ns - self.zero_ns)
@@ -207,7 +207,7 @@ def _open(
         sounds=sounds,
         arrivals=arrivals([h.stream for h in heard]),
         round_trips=round_trips(record.rtcp_received, record.rtcp_sent, sent_origin and sent_origin[0]),
-        lag_ns={e.time_ns: int(e.fields["lag_ns"]) for e in record.of_type("loop_lag")},
+        lags={e.time_ns: e.fields for e in record.of_type("loop_lag")},
     )
 
 
@@ -330,7 +330,8 @@ def _replied(call: _Call, event: Event, spoken: Spoken, reply: Sound, pairing: P
     content_ns = None if pairing.content is None else _latency_ns(call, headline, spoken, pairing.content)
     stages, flags = _stages(call, spoken, reply, latency_ns) if pairing.outcome == ANSWERED else ({}, ())
     deadline_ns = int(event.fields["first_deadline_ns"]) + call.stop_frame(event) * call.frame_ns
-    late_ns = max(spoken.stop_sent_ns - deadline_ns, call.lag_ns.get(reply.arrival_ns, 0))
+    lag = call.lags.get(reply.arrival_ns, {})
+    late_ns = max(spoken.stop_sent_ns - deadline_ns, int(lag.get("lag_ns", 0)))
     if late_ns > LATE_NS:
         flags = (*flags, "probe_late")
     parts = _uncertainty(call, headline, reply)
@@ -374,9 +375,10 @@ def _uncertainty(call: _Call, policy: str, reply: Sound) -> dict[str, float]:
     recent = stream.sequence[max(0, packet - SETTLED_PACKETS) : packet + 1]
     settled = int(recent[-1] - recent[0]) == len(recent) - 1
     parts = {"onset": ONSET_MS if settled else ONSET_AFTER_LOSS_MS}
-    lag_ns = call.lag_ns.get(reply.arrival_ns, 0)
-    if lag_ns > 0:
-        parts["probe_lag"] = ns_to_ms(lag_ns)
+    lag = call.lags.get(reply.arrival_ns, {})
+    # where the kernel stamped the arrival, a wait in this process is not in the figure
+    if lag and not lag.get("by_kernel"):
+        parts["probe_lag"] = ns_to_ms(int(lag["lag_ns"]))
     if policy in PLAYOUT_MODEL_MS:
         parts["playout_model"] = PLAYOUT_MODEL_MS[policy]
     if policy != "none":

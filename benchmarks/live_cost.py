@@ -81,13 +81,17 @@ class FarEnd:
         transceiver.sender.replaceTrack(IdleTrack())
         await pc.setLocalDescription(await pc.createAnswer())
         tap = MediaTap(pc, SystemClock(), self)
-        ice = tap._ice
-        to_aiortc = tap._to_aiortc
-        # what the probe sends is not looked at here
-        ice.data_received = lambda data, component: None if 127 < data[0] < 192 else to_aiortc(data, component)
+        for protocol in tap._ice._protocols:
+            self._deafen(protocol)
         payload_type = next(c.payloadType for c in transceiver._codecs if c.mimeType == "audio/opus")
         self.calls.append((tap, transceiver.sender._ssrc, payload_type))
         return pc.localDescription.sdp
+
+    @staticmethod
+    def _deafen(protocol: Any) -> None:
+        """What the probe sends is not looked at here."""
+        hear = protocol.datagram_received
+        protocol.datagram_received = lambda data, address: None if 127 < data[0] < 192 else hear(data, address)
 
     async def send(self, number: int) -> None:
         """One call's packets; the calls' phases are spread over the 20 ms, as those of independent agents are."""

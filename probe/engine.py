@@ -207,7 +207,6 @@ class Engine:
 
     async def _wait_until_due(self, turn: PlannedTurn) -> None:
         self._view(turn.index, "waiting")
-        # the packet with the utterance's first sample is handed over one frame after that sample was captured
         while (wait_ns := self._due_ns - self._now()) > 0:
             await asyncio.sleep(min(wait_ns / NS_PER_S, 1.0))
         if turn.interruption_ns is None:
@@ -237,7 +236,7 @@ class Engine:
             )
             begun.set_result(deadline_ns - self._player.frame_ns)
 
-        self._player.say(turn.sound, on_start)
+        self._player.say(turn.sound, self._due_ns, on_start)
         start_ns = await begun
         stop_ns = start_ns + utterance.end_sample * NS_PER_S // 48_000
         await asyncio.sleep(max(0, stop_ns + self._player.frame_ns - self._now()) / NS_PER_S)

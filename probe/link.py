@@ -75,7 +75,7 @@ class MediaLink:
         if not self._payload_types:
             raise CallFailed("no common codec: the answer offers none of " + ", ".join(CODECS))
         pc = session.pc
-        self._tap = MediaTap(pc, self._clock, self)
+        self._tap = MediaTap(pc, self._clock, self, self._lag_ns)
         pc.on("connectionstatechange", self._on_state)
         session.lost.add_done_callback(self._on_lost)
         self._tasks.append(asyncio.create_task(self._forward_events(session)))
@@ -161,9 +161,10 @@ class MediaLink:
     def on_received(self, time_ns: int, data: bytes, rtcp: bool) -> None:
         """A packet came in. Only what must be done at once is: whatever takes time here makes the next arrival late."""
         self._recorder.packet(time_ns, Direction.RECEIVED, data)
-        lag_ns = self._lag_ns()
-        if lag_ns >= LAG_EVENT_NS:
-            self._recorder.event("loop_lag", time_ns, lag_ns=lag_ns)
+        assert self._tap is not None
+        arrival = self._tap.arrival
+        if arrival.waited_ns >= LAG_EVENT_NS or not arrival.by_kernel:
+            self._recorder.event("loop_lag", time_ns, lag_ns=arrival.waited_ns, by_kernel=arrival.by_kernel)
         if not rtcp:
             self._unheard.append((time_ns, data))
             return

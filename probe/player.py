@@ -108,16 +108,19 @@ class Player(MediaStreamTrack):
         self._time_base = Fraction(1, codec.clock_rate_hz)
         self._background = background
         self._clock = clock
-        self._queue: list[tuple[EncodedUtterance, Callable[[int, int], None]]] = []
+        self._next: tuple[EncodedUtterance, int, Callable[[int, int], None]] | None = None
         self._speaking: tuple[EncodedUtterance, int] | None = None
 
     def deadline_ns(self, frame: int) -> int:
         """T of a frame (monotonic ns)."""
         return self.deadline0_ns + frame * self.frame_ns
 
-    def say(self, utterance: EncodedUtterance, on_start: Callable[[int, int], None]) -> None:
-        """Speak from the next frame on; `on_start(frame, deadline_ns)` is called as its first packet is handed over."""
-        self._queue.append((utterance, on_start))
+    def say(self, utterance: EncodedUtterance, not_before_ns: int, on_start: Callable[[int, int], None]) -> None:
+        """Speak from the first frame on that is captured wholly after `not_before_ns` (monotonic).
+
+        `on_start(frame, deadline_ns)` is called as its first packet is handed over.
+        """
+        self._next = utterance, not_before_ns, on_start
 
     async def recv(self) -> av.Packet[Any]:
         """The next packet, at its deadline; called by aiortc's sender."""
@@ -141,10 +144,11 @@ class Player(MediaStreamTrack):
             await asyncio.sleep(wait_ns / NS_PER_S)
 
     def _payload(self, frame: int) -> bytes | None:
-        if self._speaking is None and self._queue:
-            utterance, on_start = self._queue.pop(0)
-            self._speaking = utterance, frame
-            on_start(frame, self.deadline_ns(frame))
+        if self._speaking is None and self._next is not None:
+            utterance, not_before_ns, on_start = self._next
+            if self.deadline_ns(frame) - self.frame_ns >= not_before_ns:
+                self._speaking, self._next = (utterance, frame), None
+                on_start(frame, self.deadline_ns(frame))
         if self._speaking is not None:
             utterance, first = self._speaking
             if frame - first < len(utterance.packets):

@@ -1,7 +1,7 @@
 """A peer connection's media path, tapped at the socket: every RTP and RTCP packet, both ways, with its time.
 
-aiortc has no public hook for this; docs/adr/0004 says which of its attributes are used and why. Arrivals are stamped
-in `data_received`, before decryption. RTP never enters aiortc's own receiver, whose jitter buffer and decoder rest.
+aiortc has no public hook for this; docs/adr/0004 says which of its attributes are used and why. Arrivals carry the
+kernel's time stamp where it gives one. RTP never enters aiortc's own receiver, whose jitter buffer and decoder rest.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pylibsrtp
 from aiortc import RTCPeerConnection
 
 from analysis.rtp import is_rtcp, is_rtp_or_rtcp
+from probe.arrival import Arrival, ArrivalClock
 from probe.clock import Clock
 
 __all__ = ["MediaTap", "TapSink"]
@@ -27,7 +28,7 @@ class TapSink(Protocol):
     """Who is told of each packet. `data` is plain RTP or RTCP."""
 
     def on_received(self, time_ns: int, data: bytes, rtcp: bool) -> None:
-        """A packet came out of the socket at `time_ns` (monotonic)."""
+        """A packet arrived at `time_ns` (monotonic)."""
         ...
 
     def on_sent(self, time_ns: int, data: bytes, rtcp: bool) -> None:
@@ -44,19 +45,44 @@ class MediaTap:
         With one audio transceiver and both descriptions applied: BUNDLE swaps transports before that.
     clock : Clock
     sink : TapSink
+    lag_ns : callable, optional
+        How long what is read now may have been waiting, where the kernel does not say (see `probe.loop`).
+
+    Attributes
+    ----------
+    arrival : Arrival
+        Of the packet that the sink is being told of.
+    undecryptable : int
+        Packets that SRTP discarded, as a browser would: replayed or damaged.
     """
 
-    def __init__(self, pc: RTCPeerConnection, clock: Clock, sink: TapSink) -> None:
+    def __init__(
+        self, pc: RTCPeerConnection, clock: Clock, sink: TapSink, lag_ns: Callable[[], int] | None = None
+    ) -> None:
         self._clock = clock
         self._sink = sink
         transceiver: Any = pc.getTransceivers()[0]
         self._dtls = transceiver.receiver.transport
         self._ice = self._dtls.transport._connection
-        self._to_aiortc: Callable[[bytes, int], None] = self._ice.data_received
-        self._early: list[tuple[int, bytes]] = []
+        self._early: list[tuple[Arrival, bytes]] = []
+        self.arrival = Arrival(0, 0, by_kernel=False)
         self.undecryptable = 0
-        self._ice.data_received = self._data_received
+        for protocol in self._ice._protocols:
+            self._listen(protocol, lag_ns)
         self._dtls._send_rtp = self._send_for_aiortc
+
+    def _listen(self, protocol: Any, lag_ns: Callable[[], int] | None) -> None:
+        """Take RTP and RTCP from one of ICE's sockets before aioice sees them; STUN and DTLS go on to it."""
+        to_aioice: Callable[[bytes, Any], None] = protocol.datagram_received
+        stamps = ArrivalClock(self._clock, protocol.transport.get_extra_info("socket"), lag_ns)
+
+        def datagram_received(data: bytes, address: Any) -> None:
+            if is_rtp_or_rtcp(data):
+                self._media_received(stamps.read(), data)
+            else:
+                to_aioice(data, address)
+
+        protocol.datagram_received = datagram_received
 
     @property
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
@@ -66,31 +92,28 @@ class MediaTap:
             raise ConnectionError("no candidate pair is in use")
         return pair.local_addr, pair.remote_addr
 
-    def _data_received(self, data: bytes, component: int) -> None:
-        now = self._clock.monotonic_ns()
-        if not is_rtp_or_rtcp(data):
-            self._to_aiortc(data, component)
-        elif self._dtls._rx_srtp is None:
+    def _media_received(self, arrival: Arrival, data: bytes) -> None:
+        if self._dtls._rx_srtp is None:
             if len(self._early) < MAX_EARLY:
-                self._early.append((now, data))
-        else:
-            if self._early:
-                early, self._early = self._early, []
-                for time_ns, before in early:
-                    self._unprotect(time_ns, before)
-            self._unprotect(now, data)
+                self._early.append((arrival, data))
+            return
+        if self._early:
+            early, self._early = self._early, []
+            for before in early:
+                self._unprotect(*before)
+        self._unprotect(arrival, data)
 
-    def _unprotect(self, time_ns: int, data: bytes) -> None:
+    def _unprotect(self, arrival: Arrival, data: bytes) -> None:
         rtcp = is_rtcp(data)
         srtp = self._dtls._rx_srtp
         try:
             plain = srtp.unprotect_rtcp(data) if rtcp else srtp.unprotect(data)
         except pylibsrtp.Error as exc:
-            # a replayed or damaged packet: SRTP discards it, as a browser would
             self.undecryptable += 1
             logger.debug("SRTP discarded a packet: %s", exc)
             return
-        self._sink.on_received(time_ns, plain, rtcp)
+        self.arrival = arrival
+        self._sink.on_received(arrival.time_ns, plain, rtcp)
 
     def send(self, data: bytes) -> int:
         """Encrypt and send plain RTP or RTCP at once.
