@@ -70,29 +70,39 @@ class Endpoints:
     destination: tuple[str, int]
 
     @cached_property
-    def _fixed(self) -> tuple[bytes, bytes, bytes, int]:
-        """Link header, addresses, ports, and the checksum's sum over what is fixed (0 for IPv6, which has none)."""
+    def _fixed(self) -> tuple[bytes, bytes, bytes, int, int]:
+        """Link header, addresses, ports, IP version, and the sum of what is fixed under the checksum.
+
+        That of IPv4 is over its header; IPv6 has none and demands that of UDP, over addresses, protocol, ports and all
+        that follows.
+        """
         from_ip, to_ip = (ipaddress.ip_address(end[0]) for end in (self.source, self.destination))
         ether = _ETHER_IPV4 if from_ip.version == 4 else _ETHER_IPV6
         link = _SLL.pack(self.direction.value, 1, 6, bytes(8), ether)
         addresses = from_ip.packed + to_ip.packed
         ports = struct.pack("!HH", self.source[1], self.destination[1])
-        first = sum(struct.unpack("!9H", _ipv4_start(0) + addresses)) if from_ip.version == 4 else 0
-        return link, addresses, ports, first
+        summed = _ipv4_start(0) + addresses if from_ip.version == 4 else addresses + ports + bytes([0, _UDP])
+        return link, addresses, ports, from_ip.version, int.from_bytes(summed, "big")
 
     def record(self, time_ns: int, payload: bytes) -> bytes:
         """One datagram as a capture record; `time_ns` since 1970."""
-        link, addresses, ports, first = self._fixed
+        link, addresses, ports, version, fixed = self._fixed
         udp_bytes = 8 + len(payload)
-        if first:
-            total = first + 20 + udp_bytes
-            total = (total & 0xFFFF) + (total >> 16)
-            check = ~(total + (total >> 16)) & 0xFFFF
-            header = _ipv4_start(20 + udp_bytes) + check.to_bytes(2, "big") + addresses
+        check = 0
+        if version == 4:
+            ip_check = _checksum(fixed + 20 + udp_bytes).to_bytes(2, "big")
+            header = _ipv4_start(20 + udp_bytes) + ip_check + addresses
         else:
             header = struct.pack("!IHBB", 6 << 28, udp_bytes, _UDP, _HOP_LIMIT) + addresses
-        frame = link + header + ports + struct.pack("!HH", udp_bytes, 0) + payload
+            words = payload + bytes(len(payload) % 2)
+            check = _checksum(fixed + 2 * udp_bytes + int.from_bytes(words, "big"))  # the length counts twice
+        frame = link + header + ports + struct.pack("!HH", udp_bytes, check) + payload
         return _RECORD.pack(time_ns // 1_000_000_000, time_ns % 1_000_000_000, len(frame), len(frame)) + frame
+
+
+def _checksum(number: int) -> int:
+    """The Internet checksum (RFC 1071) of words given as one number: it is a sum modulo 65535."""
+    return 0xFFFF - number % 0xFFFF
 
 
 def read_pcap(path: Path, warnings: list[str]) -> Iterator[Datagram]:
@@ -135,7 +145,7 @@ def _parse(record: tuple[int, ...], frame: bytes) -> Datagram | None:
         return None
     packet_type, _, _, _, ether = _SLL.unpack_from(frame)
     at = _SLL.size
-    if ether == _ETHER_IPV4 and len(frame) >= at + 20 and frame[at + 9] == _UDP:
+    if ether == _ETHER_IPV4 and len(frame) >= at + 20 and 0x45 <= frame[at] <= 0x4F and frame[at + 9] == _UDP:
         addresses = frame[at + 12 : at + 16], frame[at + 16 : at + 20]
         at += 4 * (frame[at] & 0x0F)
     elif ether == _ETHER_IPV6 and len(frame) >= at + 40 and frame[at + 6] == _UDP:

@@ -95,6 +95,15 @@ def serialize_rtp(packet: RtpPacket) -> bytes:
     """The packet as bytes on the wire. Raises ValueError if a field does not fit."""
     if len(packet.csrcs) > MAX_CSRC or len(packet.extension) % 4:
         raise ValueError("more than 15 CSRCs, or an extension that is not whole words")
+    if not 0 <= packet.payload_type < 128 or (packet.extension and packet.extension_profile is None):
+        raise ValueError("a payload type of more than 7 bits, or an extension without a profile")
+    try:
+        return _serialize(packet)
+    except struct.error as exc:
+        raise ValueError(f"a field of the RTP packet does not fit: {exc}") from None
+
+
+def _serialize(packet: RtpPacket) -> bytes:
     first = VERSION << 6 | (0x20 if packet.padding else 0) | (0x10 if packet.extension_profile is not None else 0)
     data = struct.pack(
         f"!BBHII{len(packet.csrcs)}I",

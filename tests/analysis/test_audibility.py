@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -342,7 +344,7 @@ class TestRuns:
             x[begin : begin + length] += burst(length, amplitude=float(rng.uniform(0.005, 0.5)))
         found = list(audible_runs(LevelTrack(x, FULL_RATE_HZ)))
         assert len(found) > 10
-        for run, after in zip(found, found[1:], strict=False):
+        for run, after in pairwise(found):
             assert run.start <= run.end
             assert after.start - run.end > 200 * 48
 
