@@ -89,6 +89,8 @@ class Encoder:
         if codec.name == "opus":
             context.bit_rate = bit_rate
             context.options = {"application": "voip", "frame_duration": str(ptime_ms)}
+        elif codec.name == "g722":
+            context.options = {"frame_size": str(self.frame_samples)}  # 20 ms otherwise, whatever it is given
         self._context = context
         self._pts = 0
 
@@ -117,8 +119,8 @@ class Decoder:
 
     Notes
     -----
-    A packet that is missing is concealed by libopus itself: it is handed the last packet's TOC byte and no frame
-    behind it, which RFC 6716 section 3.2.1 defines as lost. G.711 and G.722 give silence.
+    A packet that is missing is concealed by libopus itself: it is handed a packet like the last one (TOC byte, number
+    of frames) whose frames are empty, which RFC 6716 section 3.2.1 defines as lost. G.711 and G.722 give silence.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -128,7 +130,7 @@ class Decoder:
         context.format = "s16"  # type: ignore[attr-defined]
         context.layout = "mono"  # type: ignore[attr-defined]
         self._context = context
-        self._toc: int | None = None
+        self._lost: bytes | None = None  # what stands for a packet that is missing
 
     def decode(self, payload: bytes) -> NDArray[np.float32] | None:
         """The sound of one packet, shape (samples,), full scale 1.0; None where the payload cannot be decoded."""
@@ -140,7 +142,8 @@ class Decoder:
         except (av.error.FFmpegError, ValueError):
             return None
         if self.codec.name == "opus":
-            self._toc = payload[0] & 0xFC
+            count = samples // packet_samples(self.codec, bytes([payload[0] & 0xFC]))
+            self._lost = bytes([payload[0] | 3, count])
         parts = [np.frombuffer(frame.planes[0], dtype=np.int16, count=frame.samples) for frame in frames]
         if sum(len(part) for part in parts) != samples:
             return None
@@ -150,5 +153,5 @@ class Decoder:
 
     def conceal(self) -> None:
         """Take notice that one packet is missing, so that the state goes on as a receiver's would."""
-        if self._toc is not None:
-            self._context.decode(av.Packet(bytes([self._toc])))  # type: ignore[attr-defined]
+        if self._lost is not None:
+            self._context.decode(av.Packet(self._lost))  # type: ignore[attr-defined]
