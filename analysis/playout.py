@@ -1,0 +1,398 @@
+"""Arrivals of one stream's decoded packets in, when each sample leaves the jitter buffer and the W3C counters out.
+
+Source: the design's playout policies; counters and units of W3C webrtc-stats (RTCInboundRtpStreamStats). `chrome` is
+libwebrtc's NetEQ (analysis.neteq, docs/adr/0005). All times are monotonic ns of the clock that stamped the arrivals;
+the output delay of the sink is not in them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.errors import UsageError
+from analysis.neteq import RATES_HZ, NetEqRun, run_neteq_phases
+from analysis.units import NS_PER_MS, NS_PER_S, ms_to_ns, samples_to_ms, samples_to_ns
+
+__all__ = ["PacketTrace", "Playout", "PlayoutPoint", "Policy", "parse_policy", "play", "talkspurts"]
+
+MAX_FIXED_MS = 5000
+TALKSPURT_GAP_MS = 60
+POINT_MS = 200
+MAX_EMPTY_POINTS = 50  # of a stretch in which nothing happens; the rest of it is one point
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PacketTrace:
+    """The packets of one stream that arrived, in order of sequence number, without duplicates.
+
+    Parameters
+    ----------
+    rate_hz : int
+        Sampling rate of the decoded audio: 48000 Opus, 8000 G.711, 16000 G.722.
+    sequence : ndarray of int64, shape (n,)
+        Unwrapped RTP sequence numbers, strictly increasing; a gap is a loss.
+    position : ndarray of int64, shape (n,)
+        First sample of each packet on the stream's media timeline, in samples at `rate_hz`. A jump without a gap in
+        `sequence` is a pause (DTX).
+    samples : ndarray of int64, shape (n,)
+        Duration of each packet in samples.
+    arrival_ns : ndarray of int64, shape (n,)
+        Monotonic time of arrival; not sorted where packets were reordered.
+    payload_bytes : ndarray of int64, shape (n,)
+        Size of each payload.
+    pcm : ndarray of float32, shape (samples.sum(),)
+        Decoded audio of the packets one after another, full scale 1.0.
+
+    Raises
+    ------
+    ValueError
+        If lengths do not match, `sequence` does not increase, a duration is not positive or the rate is not one of
+        8000, 16000, 32000 and 48000.
+    """
+
+    rate_hz: int
+    sequence: Int64
+    position: Int64
+    samples: Int64
+    arrival_ns: Int64
+    payload_bytes: Int64
+    pcm: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.rate_hz not in RATES_HZ:
+            raise ValueError(f"rate_hz must be one of {RATES_HZ}, got {self.rate_hz}")
+        count = len(self.sequence)
+        for name in ("position", "samples", "arrival_ns", "payload_bytes"):
+            if len(getattr(self, name)) != count:
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {count} packets")
+        if count and int(self.samples.min()) < 1:
+            raise ValueError("samples must be positive")
+        if len(self.pcm) != int(self.samples.sum()):
+            raise ValueError(f"pcm has {len(self.pcm)} samples, the packets {int(self.samples.sum())}")
+        if count > 1 and int(np.diff(self.sequence).min()) < 1:
+            raise ValueError("sequence must increase strictly")
+
+
+@dataclass(frozen=True, slots=True)
+class PlayoutPoint:
+    """What happened in the window that ends at `time_ns` and begins at the point before.
+
+    `jitter_buffer_delay_ms` is the mean over the samples emitted in it, None where there were none; `target_delay_ms`
+    is the target at its end, None where the policy has none or nothing was played yet. A point comes every 200 ms, but
+    a stretch of more than 10 s in which nothing happens is one point.
+    """
+
+    time_ns: int
+    jitter_buffer_delay_ms: float | None
+    target_delay_ms: float | None
+    concealed_ms: float
+    removed_ms: float
+    inserted_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A parsed policy: `kind` is `none`, `fixed` or `chrome`; `delay_ms` belongs to `fixed`."""
+
+    kind: str
+    delay_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Playout:
+    """When the samples of a trace leave the jitter buffer under a policy.
+
+    Pieces are sorted by position. Sample `piece_position[i] + k` (k < `piece_samples[i]`) leaves at
+    `piece_ns[i]` + k / rate; a sample in no piece was never played (lost, late, or removed by acceleration).
+
+    `inbound` has the W3C names; what the policy does not determine is absent. `alternatives` are the pieces (position,
+    samples, ns) that `chrome` plays where the sink's 10 ms ticks lie elsewhere, which no trace tells.
+    """
+
+    policy: str
+    rate_hz: int
+    piece_position: Int64
+    piece_samples: Int64
+    piece_ns: Int64
+    inbound: dict[str, float | int]
+    series: tuple[PlayoutPoint, ...]
+    alternatives: tuple[tuple[Int64, Int64, Int64], ...] = ()
+
+    def play_ns(self, position: int) -> int | None:
+        """When the sample at `position` leaves (monotonic ns), None where it is never played."""
+        return _play_ns(self.piece_position, self.piece_samples, self.piece_ns, position, self.rate_hz)
+
+    def play_range_ns(self, position: int) -> tuple[int, int] | None:
+        """The earliest and the latest time at which the sample may leave; None where `play_ns` is None.
+
+        It spans the alternatives that play the sample, and is one time under a policy that has none.
+        """
+        played = self.play_ns(position)
+        if played is None:
+            return None
+        others = (_play_ns(*pieces, position, self.rate_hz) for pieces in self.alternatives)
+        times = [played, *(t for t in others if t is not None)]
+        return min(times), max(times)
+
+    def played_mask(self, start_position: int, count: int) -> NDArray[np.bool_]:
+        """Which of the `count` samples from `start_position` on are played; shape (count,)."""
+        mask = np.zeros(count, dtype=np.bool_)
+        ends = self.piece_position + self.piece_samples
+        touching = (self.piece_position < start_position + count) & (ends > start_position)
+        for first, end in zip(self.piece_position[touching].tolist(), ends[touching].tolist(), strict=True):
+            mask[max(0, first - start_position) : end - start_position] = True
+        return mask
+
+
+def _play_ns(position: Int64, samples: Int64, time_ns: Int64, sample: int, rate_hz: int) -> int | None:
+    at = int(np.searchsorted(position, sample, side="right")) - 1
+    if at < 0 or sample >= position[at] + samples[at]:
+        return None
+    return int(time_ns[at]) + samples_to_ns(sample - int(position[at]), rate_hz)
+
+
+def parse_policy(text: str) -> Policy:
+    """`none`, `fixed:MS` (0 to 5000) or `chrome`.
+
+    Raises
+    ------
+    UsageError
+        For anything else.
+
+    Examples
+    --------
+    >>> parse_policy("fixed:150")
+    Policy(kind='fixed', delay_ms=150.0)
+    """
+    if text in ("none", "chrome"):
+        return Policy(text)
+    match = re.fullmatch(r"fixed:(\d+(?:\.\d+)?)", text, flags=re.ASCII)
+    if match is not None and float(match[1]) <= MAX_FIXED_MS:
+        return Policy("fixed", float(match[1]))
+    raise UsageError(
+        f"unknown playout policy {text!r}",
+        next_step=f"use none, chrome, or fixed:MS with MS from 0 to {MAX_FIXED_MS} (fixed:150)",
+    )
+
+
+def play(trace: PacketTrace, policy: str) -> Playout:
+    """Play a trace under a policy.
+
+    Parameters
+    ----------
+    trace : PacketTrace
+        May be empty: then nothing is played.
+    policy : str
+        `none`: a packet is heard as it arrives, the rest of it at its RTP distance. `fixed:MS`: the packet of a
+        talkspurt that arrives first plays MS after it arrived, the others at their RTP distance from it; one that
+        arrives after its turn is discarded. `chrome`: NetEQ.
+
+    Returns
+    -------
+    Playout
+
+    Raises
+    ------
+    UsageError
+        If `policy` is none of these.
+
+    Notes
+    -----
+    1. `jitterBufferDelay` is booked per packet (its wait times its samples), as libwebrtc does; under `chrome` a wait
+       is a whole number of 10 ms ticks, as in its statistics, while pieces are to the sample.
+    2. Only `chrome` knows what concealment sounds like, so `silentConcealedSamples` is absent elsewhere, as are the
+       targets under `none`.
+    """
+    parsed = parse_policy(policy)
+    if len(trace.sequence) == 0:
+        empty = np.zeros(0, dtype=np.int64)
+        return Playout(policy, trace.rate_hz, empty, empty, empty, _empty_inbound(parsed), ())
+    if parsed.kind == "chrome":
+        return _from_neteq(trace, policy, run_neteq_phases(trace))
+    spurt = talkspurts(trace)
+    due_ns = trace.arrival_ns.copy() if parsed.kind == "none" else _fixed_due_ns(trace, spurt, parsed.delay_ms)
+    return _constant(trace, policy, parsed, spurt, due_ns)
+
+
+def talkspurts(trace: PacketTrace) -> Int64:
+    """Number of the talkspurt (from 0) that each packet belongs to, shape (n,).
+
+    One begins at the first packet, and at one whose position lies more than 60 ms past the end of its predecessor by
+    sequence number; each packet lost between them counts the predecessor's duration. So does one whose timeline starts
+    again at an earlier position.
+    """
+    lost = np.diff(trace.sequence) - 1
+    # beyond this many losses a pause can not be told any more, and the product must not overflow
+    expected = trace.position[:-1] + trace.samples[:-1] * (1 + np.minimum(lost, 1 << 32))
+    begins = trace.position[1:] - expected > TALKSPURT_GAP_MS * trace.rate_hz // 1000
+    begins |= trace.position[1:] < trace.position[:-1]
+    first = np.zeros(min(1, len(trace.sequence)), dtype=np.int64)
+    return np.concatenate([first, np.cumsum(begins)]).astype(np.int64)
+
+
+def _duration_ns(samples: Int64, rate_hz: int) -> Int64:
+    """`samples_to_ns` of an array; whole seconds apart, or a day of samples would overflow."""
+    seconds, rest = np.divmod(samples, rate_hz)
+    return np.asarray(seconds * NS_PER_S + (2 * rest * NS_PER_S + rate_hz) // (2 * rate_hz), dtype=np.int64)
+
+
+def _fixed_due_ns(trace: PacketTrace, spurt: Int64, delay_ms: float) -> Int64:
+    """When each packet's first sample is due: RTP distance from the packet of its talkspurt that arrived first."""
+    order = np.lexsort((trace.sequence, trace.arrival_ns, spurt))
+    firsts = order[np.searchsorted(spurt[order], np.arange(int(spurt[-1]) + 1))]
+    anchor = firsts[spurt]
+    distance = _duration_ns(trace.position - trace.position[anchor], trace.rate_hz)
+    return np.asarray(trace.arrival_ns[anchor] + ms_to_ns(delay_ms) + distance, dtype=np.int64)
+
+
+def _constant(trace: PacketTrace, policy: str, parsed: Policy, spurt: Int64, due_ns: Int64) -> Playout:
+    """The playout of policies that neither stretch nor wait: each packet at its due time, or not at all."""
+    played = trace.arrival_ns <= due_ns
+    rate_hz = trace.rate_hz
+    order = np.argsort(trace.position[played], kind="stable")
+    position, samples = trace.position[played][order], trace.samples[played][order]
+    gap_ns, gap_samples = _gaps(trace, spurt, played, due_ns)
+    emitted, concealed = int(samples.sum()), int(gap_samples.sum())
+    wait_ns = (due_ns - trace.arrival_ns)[played]
+    delay = float(np.dot(wait_ns.astype(np.float64), trace.samples[played])) / NS_PER_S
+    inbound: dict[str, float | int] = {
+        **_empty_inbound(parsed),
+        "jitterBufferDelay": delay,
+        "jitterBufferEmittedCount": emitted,
+        "concealedSamples": concealed,
+        "concealmentEvents": len(gap_samples),
+        "totalSamplesReceived": emitted + concealed,
+        "packetsDiscarded": int(np.count_nonzero(~played)),
+    }
+    if parsed.kind == "fixed":
+        inbound["jitterBufferTargetDelay"] = inbound["jitterBufferMinimumDelay"] = parsed.delay_ms * emitted / 1000
+    series = _constant_series(
+        rate_hz,
+        int(trace.arrival_ns.min()),
+        (due_ns[played], trace.samples[played], wait_ns),
+        (gap_ns, gap_samples),
+        parsed.delay_ms if parsed.kind == "fixed" else None,
+    )
+    return Playout(policy, rate_hz, position, samples, due_ns[played][order], inbound, series)
+
+
+def _gaps(trace: PacketTrace, spurt: Int64, played: NDArray[np.bool_], due_ns: Int64) -> tuple[Int64, Int64]:
+    """Runs of samples inside talkspurts that had to be made up: when each was due (ns) and its length in samples."""
+    begins = np.searchsorted(spurt, np.arange(int(spurt[-1]) + 1))
+    first = np.minimum.reduceat(trace.position, begins)
+    length = np.maximum.reduceat(trace.position + trace.samples, begins) - first
+    # the talkspurts laid end to end, so that one running maximum serves them all
+    base = np.cumsum(length) - length
+    start = (trace.position - first[spurt] + base[spurt])[played]
+    edges = np.concatenate([base, base + length])
+    starts, ends = np.concatenate([start, edges]), np.concatenate([start + trace.samples[played], edges])
+    order = np.argsort(starts, kind="stable")
+    covered = np.maximum.accumulate(ends[order])[:-1]
+    missing = starts[order][1:] - covered
+    at, missing = covered[missing > 0], missing[missing > 0]
+    number = np.searchsorted(base, at, side="right") - 1
+    from_anchor = at - base[number] + first[number] - trace.position[begins[number]]
+    return np.asarray(due_ns[begins[number]] + _duration_ns(from_anchor, trace.rate_hz), dtype=np.int64), missing
+
+
+def _constant_series(
+    rate_hz: int,
+    origin_ns: int,
+    emitted: tuple[Int64, Int64, Int64],
+    gaps: tuple[Int64, Int64],
+    target_ms: float | None,
+) -> tuple[PlayoutPoint, ...]:
+    """Points every 200 ms from the first arrival on; an event counts where it begins."""
+    window_ns = POINT_MS * NS_PER_MS
+    due_ns, samples, wait_ns = emitted
+    windows = np.concatenate([due_ns - origin_ns, gaps[0] - origin_ns]) // window_ns
+    used, index = np.unique(windows, return_inverse=True)
+    count = len(used)
+    of_packets, of_gaps = index[: len(due_ns)], index[len(due_ns) :]
+    played = np.bincount(of_packets, weights=samples, minlength=count)
+    waited = np.bincount(of_packets, weights=samples * (wait_ns / NS_PER_MS), minlength=count)
+    concealed = np.bincount(of_gaps, weights=gaps[1], minlength=count)
+    points: list[PlayoutPoint] = []
+    previous = int(used[0]) - 1 if count else 0
+    for i, window in enumerate(used.tolist()):
+        skipped = window - previous - 1 > MAX_EMPTY_POINTS
+        for empty in range(window - 1 if skipped else previous + 1, window):
+            points.append(PlayoutPoint(origin_ns + (empty + 1) * window_ns, None, target_ms, 0.0, 0.0, 0.0))
+        mean = float(waited[i] / played[i]) if played[i] else None
+        concealed_ms = samples_to_ms(float(concealed[i]), rate_hz)
+        points.append(PlayoutPoint(origin_ns + (window + 1) * window_ns, mean, target_ms, concealed_ms, 0.0, 0.0))
+        previous = window
+    return tuple(points)
+
+
+def _empty_inbound(parsed: Policy) -> dict[str, float | int]:
+    inbound: dict[str, float | int] = {
+        "jitterBufferDelay": 0.0,
+        "jitterBufferEmittedCount": 0,
+        "concealedSamples": 0,
+        "concealmentEvents": 0,
+        "insertedSamplesForDeceleration": 0,
+        "removedSamplesForAcceleration": 0,
+        "totalSamplesReceived": 0,
+        "packetsDiscarded": 0,
+    }
+    if parsed.kind != "none":
+        inbound["jitterBufferTargetDelay"] = inbound["jitterBufferMinimumDelay"] = 0.0
+    if parsed.kind == "chrome":
+        inbound["silentConcealedSamples"] = 0
+    return inbound
+
+
+def _from_neteq(trace: PacketTrace, policy: str, runs: list[NetEqRun]) -> Playout:
+    run = runs[0]
+    totals = run.counters
+    inbound: dict[str, float | int] = {
+        "jitterBufferDelay": totals.delay_ms_samples / 1000,
+        "jitterBufferTargetDelay": totals.target_ms_samples / 1000,
+        "jitterBufferMinimumDelay": totals.minimum_ms_samples / 1000,
+        "jitterBufferEmittedCount": totals.emitted,
+        "concealedSamples": totals.concealed,
+        "silentConcealedSamples": totals.silent,
+        "concealmentEvents": totals.events,
+        "insertedSamplesForDeceleration": totals.inserted,
+        "removedSamplesForAcceleration": totals.removed,
+        "totalSamplesReceived": totals.received,
+        "packetsDiscarded": run.discarded,
+    }
+    series = _neteq_series(trace.rate_hz, run)
+    chosen, *others = (_neteq_pieces(r, trace.rate_hz) for r in runs)
+    return Playout(policy, trace.rate_hz, *chosen, inbound, series, tuple(others))
+
+
+def _neteq_pieces(run: NetEqRun, rate_hz: int) -> tuple[Int64, Int64, Int64]:
+    """Position, samples and time of the pieces, sorted by position."""
+    pieces = np.array([p for p in run.pieces if p[2] > 0], dtype=np.int64).reshape(-1, 3)
+    pieces = pieces[np.argsort(pieces[:, 1], kind="stable")]
+    return pieces[:, 1].copy(), pieces[:, 2].copy(), run.origin_ns + _duration_ns(pieces[:, 0], rate_hz)
+
+
+def _neteq_series(rate_hz: int, run: NetEqRun) -> tuple[PlayoutPoint, ...]:
+    points: list[PlayoutPoint] = []
+    emitted = delay = concealed = removed = inserted = 0
+    for snapshot in run.snapshots:
+        now = snapshot.counters
+        mean = (now.delay_ms_samples - delay) / (now.emitted - emitted) if now.emitted > emitted else None
+        points.append(
+            PlayoutPoint(
+                snapshot.time_ns,
+                mean,
+                snapshot.target_ms,
+                samples_to_ms(now.concealed - concealed, rate_hz),
+                samples_to_ms(now.removed - removed, rate_hz),
+                samples_to_ms(now.inserted - inserted, rate_hz),
+            )
+        )
+        emitted, delay, concealed = now.emitted, now.delay_ms_samples, now.concealed
+        removed, inserted = now.removed, now.inserted
+    return tuple(points)

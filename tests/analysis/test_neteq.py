@@ -1,0 +1,348 @@
+"""The `chrome` policy on made-up arrivals, against what the algorithm must do with them; and its parts.
+
+The comparison with a real browser is benchmarks/chrome_reference_files.py, which needs captures of one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from analysis.neteq import PHASES_NS, run_neteq
+from analysis.neteq.buffer import SyncBuffer
+from analysis.neteq.counters import Counters
+from analysis.neteq.delay import ArrivalHistory, DelayManager
+from analysis.neteq.signal import Searcher
+from analysis.playout import PacketTrace, Playout, play
+
+MS = 1_000_000
+RATE_HZ = 48_000
+FRAME = 960
+TICK = 480
+
+
+def vowel(count: int, rate_hz: int = RATE_HZ, f0_hz: float = 125.0) -> NDArray[np.float32]:
+    """A steady voiced sound at −20 dBov or so: it can be cut and repeated at any of its periods."""
+    t = np.arange(count) / rate_hz
+    parts = sum(np.cos(2 * np.pi * f0_hz * k * t) / k for k in range(1, 6))
+    return np.asarray(0.06 * parts, dtype=np.float32)
+
+
+def make_trace(
+    arrival_ms: NDArray[np.floating],
+    *,
+    lost: tuple[int, ...] = (),
+    pcm: NDArray[np.float32] | None = None,
+    position: NDArray[np.int64] | None = None,
+    payload_bytes: NDArray[np.int64] | None = None,
+    rate_hz: int = RATE_HZ,
+) -> PacketTrace:
+    """20 ms packets, one for each arrival, without the lost ones."""
+    count, frame = len(arrival_ms), rate_hz // 50
+    kept = np.setdiff1d(np.arange(count, dtype=np.int64), np.array(lost, dtype=np.int64))
+    sound = vowel(count * frame, rate_hz) if pcm is None else pcm
+    return PacketTrace(
+        rate_hz,
+        kept,
+        kept * frame if position is None else position[kept],
+        np.full(len(kept), frame, dtype=np.int64),
+        np.rint(arrival_ms[kept] * MS).astype(np.int64),
+        np.full(len(kept), 80, dtype=np.int64) if payload_bytes is None else payload_bytes[kept],
+        np.ascontiguousarray(sound.reshape(count, frame)[kept].reshape(-1)),
+    )
+
+
+def steady(count: int) -> NDArray[np.float64]:
+    return np.arange(count) * 20.0
+
+
+def check(result: Playout, trace: PacketTrace) -> None:
+    """What holds of any run: every emitted sample is played, removed or overlaid, and the counters agree."""
+    inbound = result.inbound
+    assert inbound["jitterBufferEmittedCount"] + inbound["packetsDiscarded"] * trace.samples[0] == trace.samples.sum()
+    played = int(result.piece_samples.sum())
+    removed = inbound["removedSamplesForAcceleration"]
+    # a merge may take the place of the last 0.6 ms (the overlap) that was still to be played before a concealment
+    assert 0 <= inbound["jitterBufferEmittedCount"] - removed - played <= 30 * inbound["concealmentEvents"]
+    out = inbound["jitterBufferEmittedCount"] - removed + inbound["insertedSamplesForDeceleration"]
+    # a merge overlays decoded sound on concealment, which is booked against later concealment only; 25 ms each at most
+    slack = 1200 * inbound["concealmentEvents"] + 2 * TICK
+    assert abs(out + inbound["concealedSamples"] - inbound["totalSamplesReceived"]) <= slack
+    assert inbound["totalSamplesReceived"] % (trace.rate_hz // 100) == 0
+    order = np.argsort(result.piece_ns)
+    ends = result.piece_ns[order] + result.piece_samples[order] * 1_000_000_000 // trace.rate_hz
+    assert np.all(result.piece_ns[order][1:] >= ends[:-1] - 1)  # never two sounds at once
+    assert sum(p.concealed_ms for p in result.series) * trace.rate_hz / 1000 == pytest.approx(
+        inbound["concealedSamples"]
+    )
+    assert sum(p.inserted_ms for p in result.series) * trace.rate_hz / 1000 == pytest.approx(
+        inbound["insertedSamplesForDeceleration"]
+    )
+    assert sum(p.removed_ms for p in result.series) * trace.rate_hz / 1000 == pytest.approx(removed)
+
+
+def delay_ms(result: Playout, trace: PacketTrace, packet: int) -> float:
+    """From a packet's arrival to its first sample."""
+    at = result.play_ns(int(trace.position[packet]))
+    assert at is not None
+    return (at - int(trace.arrival_ns[packet])) / MS
+
+
+def test_clean_arrivals_settle_on_a_short_delay() -> None:
+    trace = make_trace(steady(1000))
+    result = play(trace, "chrome")
+    check(result, trace)
+    assert result.inbound["concealedSamples"] == 0
+    assert result.inbound["packetsDiscarded"] == 0
+    # target 20 ms and a stretch of up to 15 ms above it, in waits of whole ticks
+    assert 20 <= result.series[-2].jitter_buffer_delay_ms <= 40  # type: ignore[operator]
+    assert 20 <= delay_ms(result, trace, 900) <= 45
+    assert result.series[-1].target_delay_ms == 20
+    assert result.series[0].target_delay_ms == 80  # nothing is known in the first half second
+
+
+def test_play_times_keep_the_distance_of_rtp_between_stretches() -> None:
+    trace = make_trace(steady(500))
+    result = play(trace, "chrome")
+    last = int(result.piece_position[-1])
+    assert result.play_ns(last + RATE_HZ) - result.play_ns(last) == 1_000_000_000  # type: ignore[operator]
+    # each stretch is one period of 8 ms: from 20 ms up towards the 80 ms aimed at first, and down again
+    steps = np.diff(result.piece_ns - result.piece_position * 1_000_000_000 // RATE_HZ) / (8 * MS)
+    assert np.allclose(np.abs(steps), 1.0, atol=0.03)  # lags are placed to 1/12 of 1/4 ms
+    assert 8 <= len(steps) <= 20
+
+
+@pytest.mark.parametrize("rate_hz", [8000, 16_000])
+def test_other_codecs(rate_hz: int) -> None:
+    trace = make_trace(steady(500), rate_hz=rate_hz)
+    result = play(trace, "chrome")
+    check(result, trace)
+    assert result.inbound["concealedSamples"] == 0
+    assert 20 <= delay_ms(result, trace, 450) <= 45
+
+
+def test_a_step_makes_the_delay_grow_and_come_back() -> None:
+    count = 2000
+    arrival = steady(count) + np.where((np.arange(count) >= 500) & (np.arange(count) < 1000), 120.0, 0.0)
+    trace = make_trace(np.maximum.accumulate(arrival))
+    result = play(trace, "chrome")
+    check(result, trace)
+    before = delay_ms(result, trace, 480)
+    # just after the step nothing is held back; when the packets come fast again, all of it is
+    assert delay_ms(result, trace, 1002) > before + 80
+    assert result.inbound["concealedSamples"] >= 80 * 48
+    assert max(p.target_delay_ms or 0 for p in result.series) >= 120
+    assert result.inbound["removedSamplesForAcceleration"] > 60 * 48
+    assert delay_ms(result, trace, 1990) < before + 60
+
+
+def test_a_lost_packet_is_concealed_in_its_place() -> None:
+    trace = make_trace(steady(500), lost=(300,))
+    result = play(trace, "chrome")
+    check(result, trace)
+    assert result.inbound["concealmentEvents"] == 1
+    assert result.inbound["silentConcealedSamples"] == 0
+    # 20 ms are missing; concealment comes in whole pitch periods (8 ms here) and the merge aligns to one
+    assert 10 * 48 <= result.inbound["concealedSamples"] <= 36 * 48
+    assert not result.played_mask(300 * FRAME, FRAME).any()
+    assert result.played_mask(301 * FRAME, FRAME).all()
+    gap = result.play_ns(301 * FRAME) - result.play_ns(299 * FRAME)  # type: ignore[operator]
+    assert abs(gap / MS - 40) <= 16
+
+
+def test_reordered_packets_are_played_where_there_is_time() -> None:
+    arrival = steady(1000)
+    arrival[400:410:2] += 25.0  # each comes after its successor
+    trace = make_trace(arrival)
+    result = play(trace, "chrome")
+    check(result, trace)
+    late = make_trace(np.where(np.arange(1000) == 400, 300.0, 0.0) + steady(1000))
+    result = play(late, "chrome")
+    check(result, late)
+    assert result.inbound["packetsDiscarded"] == 1
+    assert result.play_ns(400 * FRAME) is None
+
+
+def test_a_pause_without_packets_fades_to_silence_and_comes_back() -> None:
+    count, pause_ms = 400, 5000.0
+    later = np.arange(count) >= 200
+    position = np.arange(count, dtype=np.int64) * FRAME + np.where(later, int(pause_ms) * 48, 0)
+    trace = make_trace(steady(count) + later * pause_ms, position=position)
+    result = play(trace, "chrome")
+    check(result, trace)
+    silent = result.inbound["silentConcealedSamples"]
+    assert 4000 * 48 < silent <= result.inbound["concealedSamples"] < 5200 * 48
+    assert result.inbound["concealmentEvents"] == 1
+    assert 0 <= delay_ms(result, trace, 200) <= 45
+    assert result.play_ns(int(position[200]) - 1) is None
+
+
+def test_comfort_noise_of_opus_is_no_concealment() -> None:
+    """Speech, then a DTX packet (2 bytes) every 400 ms as libopus sends it, then speech."""
+    speech, quiet = 100, 10
+    position = np.concatenate(
+        [np.arange(speech), speech + 20 * np.arange(quiet), speech + 20 * quiet + np.arange(speech)]
+    )
+    sizes = np.full(2 * speech + quiet, 80, dtype=np.int64)
+    sizes[speech : speech + quiet] = 2
+    pcm = vowel(len(position) * FRAME)
+    pcm[speech * FRAME : (speech + quiet) * FRAME] = 0.0
+    trace = make_trace(position * 20.0, position=position.astype(np.int64) * FRAME, payload_bytes=sizes, pcm=pcm)
+    result = play(trace, "chrome")
+    assert result.inbound["concealedSamples"] == 0
+    assert result.inbound["jitterBufferEmittedCount"] == len(position) * FRAME
+    assert 0 <= delay_ms(result, trace, speech + quiet) <= 45
+    as_loss = make_trace(position * 20.0, position=position.astype(np.int64) * FRAME, pcm=pcm)
+    assert play(as_loss, "chrome").inbound["concealedSamples"] > 3000 * 48
+
+
+def test_speech_without_a_period_is_not_stretched_but_silence_is() -> None:
+    noise = np.random.default_rng(2).standard_normal(300 * FRAME).astype(np.float32) * np.float32(0.1)
+    loud = play(make_trace(steady(300), pcm=noise), "chrome")
+    quiet = play(make_trace(steady(300), pcm=noise * np.float32(1e-3)), "chrome")
+    assert loud.inbound["insertedSamplesForDeceleration"] == 0
+    assert quiet.inbound["insertedSamplesForDeceleration"] > 0
+
+
+def test_a_flood_empties_the_buffer() -> None:
+    arrival = np.concatenate([steady(50), np.full(250, 1000.0)])
+    trace = make_trace(arrival)
+    result = play(trace, "chrome")
+    check(result, trace)
+    assert result.inbound["packetsDiscarded"] >= 200
+
+
+def test_it_is_deterministic_and_leaves_the_trace_alone() -> None:
+    arrival = steady(400) + np.random.default_rng(4).uniform(0, 60, 400)
+    trace = make_trace(arrival, lost=(50, 51, 200))
+    pcm = trace.pcm.copy()
+    first, second = play(trace, "chrome"), play(trace, "chrome")
+    assert first.inbound == second.inbound
+    assert first.series == second.series
+    assert np.array_equal(first.piece_ns, second.piece_ns)
+    assert np.array_equal(trace.pcm, pcm)
+
+
+def test_one_packet_plays_on_the_first_tick() -> None:
+    trace = make_trace(np.array([100.0]))
+    result = play(trace, "chrome")
+    assert result.inbound["jitterBufferEmittedCount"] == FRAME
+    assert result.inbound["concealedSamples"] == 0
+    # half a tick after it came, behind 0.625 ms of overlap
+    assert delay_ms(result, trace, 0) == pytest.approx(5.625)
+    assert result.play_ns(FRAME - 1) is not None
+
+
+def test_the_range_spans_the_grids_that_may_have_been() -> None:
+    trace = make_trace(steady(500))
+    result = play(trace, "chrome")
+    early, late = result.play_range_ns(400 * FRAME)  # type: ignore[misc]
+    assert early <= result.play_ns(400 * FRAME) <= late  # type: ignore[operator]
+    # grids 2 ms apart, five of them; a stretch more or less moves a run by up to 15 ms
+    assert 8 * MS <= late - early <= 25 * MS
+    times = []
+    for phase_ns in PHASES_NS:
+        run = run_neteq(trace, phase_ns)
+        assert run.origin_ns == phase_ns
+        times.append(run.origin_ns)
+    assert max(times) - min(times) == 8 * MS
+    fixed = play(trace, "fixed:100").play_range_ns(0)
+    assert fixed == (100 * MS, 100 * MS)
+    assert result.play_range_ns(10**9) is None
+
+
+def test_the_quantile_follows_the_largest_delays_of_half_seconds() -> None:
+    manager = DelayManager()
+    for k in range(1500):  # 30 s; a packet 50 ms late now and then
+        manager.update(50 if k % 20 == 0 else 0, False, 20 * k)
+    assert manager.target_ms == 60  # every half second holds a packet of the bucket 40 to 60 ms
+    for k in range(1500, 1500 + 2500):
+        manager.update(0, False, 20 * k)
+    assert manager.target_ms == 60  # what came 98 half seconds ago still weighs more than 5 %
+    for k in range(4000, 4000 + 3000):
+        manager.update(0, False, 20 * k)
+    assert manager.target_ms == 20
+
+
+def test_reordering_is_waited_for_where_it_pays() -> None:
+    rare, often = DelayManager(), DelayManager()
+    for k in range(2000):
+        rare.update(70 if k % 400 == 399 else 0, k % 400 == 399, 20 * k)
+        often.update(70 if k % 10 == 9 else 0, k % 10 == 9, 20 * k)
+    assert rare.target_ms == 20  # 0.25 % of losses cost 5 ms, waiting for them 60 ms
+    assert often.target_ms == 80
+
+
+def test_the_target_is_bounded_by_the_buffer() -> None:
+    manager = DelayManager()
+    manager.set_packet_ms(5)
+    for k in range(500):
+        manager.update(1900, False, 20 * k)
+    assert manager.unlimited_ms == 1920
+    assert manager.target_ms == 750  # three quarters of 200 packets of 5 ms
+
+
+def test_the_history_forgets_after_two_seconds_of_media() -> None:
+    history = ArrivalHistory(RATE_HZ)
+    assert history.insert(0, 0) is None  # alone
+    assert history.insert(FRAME, 30) == 10
+    assert history.max_delay_ms() == 10
+    assert history.insert(FRAME // 2, 60) == 50  # reordered: measured, but no reference
+    assert history.max_delay_ms() == 10
+    assert history.insert(3 * RATE_HZ, 4000) is None  # alone again
+    assert history.max_delay_ms() == 0
+    assert history.insert(0, 4000) is None  # too old
+
+
+@pytest.mark.parametrize("f0_hz", [80.0, 125.0, 200.0, 390.0])
+@pytest.mark.parametrize("rate_hz", [8000, 16_000, 48_000])
+def test_the_pitch_search_finds_the_period(rate_hz: int, f0_hz: float) -> None:
+    block = vowel(240 * (rate_hz // 8000), rate_hz, f0_hz) * np.float32(32768)
+    pitch = Searcher(rate_hz).pitch(block, None)
+    periods = pitch.period * f0_hz / rate_hz
+    # lags are placed to 1/8 ms / m by a parabola; 0.1 of a period keeps the correlation above 0.9 for these harmonics
+    assert abs(periods - round(periods)) < 0.1
+    assert periods > 0.5
+    assert pitch.active
+    assert pitch.correlation > 0.9
+
+
+def test_cutting_and_repeating_a_period_moves_what_follows() -> None:
+    buffer = SyncBuffer(RATE_HZ, 30)
+    sound = vowel(2 * FRAME) * np.float32(32768)
+    buffer.push(sound, 5000)
+    buffer.cut(FRAME, 384)  # 125 Hz
+    assert buffer.future == 30 + 2 * FRAME - 384
+    assert buffer.pieces == [[30, 5000, FRAME - 192], [30 + FRAME - 192, 5000 + FRAME + 192, FRAME - 192]]
+    # a cut of one period of a periodic sound leaves the sound as it was (float32 of 16-bit scale)
+    assert np.allclose(buffer.tail(2 * FRAME - 384), sound[: 2 * FRAME - 384], atol=1.0)
+    buffer.repeat(FRAME - 384, 384)
+    assert buffer.future == 30 + 2 * FRAME
+    assert np.allclose(buffer.tail(2 * FRAME), sound, atol=1.0)
+    assert sum(p[2] for p in buffer.pieces) == 2 * FRAME - 384
+    ends = [p[0] + p[2] for p in buffer.pieces]
+    gaps = [after[0] - end for end, after in zip(ends, buffer.pieces[1:], strict=False)]
+    assert sorted(gaps) == [0, 384]
+
+
+def test_a_full_sync_buffer_keeps_what_is_to_come() -> None:
+    buffer = SyncBuffer(8000, 5)
+    for k in range(200):
+        buffer.push(np.full(160, k, dtype=np.float32), 160 * k)
+        buffer.advance(160)
+        assert buffer.future == 5
+        assert buffer.tail(5).tolist() == [k] * 5
+    assert buffer.pieces == [[5, 0, 200 * 160]]
+
+
+def test_nothing_counts_before_sound_was_played_and_overlays_are_taken_back() -> None:
+    counters = Counters()
+    counters.conceal(480, silent=False, new_event=True)
+    assert (counters.concealed, counters.events) == (0, 0)
+    counters.played = True
+    counters.conceal(-100, silent=False)
+    counters.conceal(480, silent=False, new_event=True)
+    assert (counters.concealed, counters.silent, counters.events) == (380, 0, 1)
+    counters.conceal(480, silent=True)
+    assert (counters.concealed, counters.silent) == (860, 480)
