@@ -4,7 +4,9 @@
 
 DIR holds pairs of NAME.pcap (nanosecond pcap, Ethernet/IPv4/UDP, decrypted Opus RTP, one stream) and NAME.stats.json (a
 list of `inbound-rtp` objects, W3C names, `timestamp` in ms of the clock of the pcap). Each window of one second that
-ends in a poll of the browser is compared; the onsets are those of `analysis.audibility` in the decoded sound.
+ends in a poll of the browser is compared; the onsets are those of `analysis.audibility` in the decoded sound. The last
+column tells the model's own error from that of not knowing where the browser's 10 ms ticks lay: the tick grid, of those
+tried, that fits the browser best (ms after the first arrival), and the mean difference under it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 
 from analysis.audibility import LevelTrack, audible_runs
 from analysis.errors import ProbeError, UsageError
-from analysis.neteq import NetEqRun, run_neteq_phases
+from analysis.neteq import NetEqRun, run_neteq, run_neteq_phases
 from analysis.playout import PacketTrace
 from analysis.rtp import is_rtcp, is_rtp_or_rtcp, parse_rtp, unwrap
 
@@ -173,6 +175,22 @@ def onset_times_s(trace: PacketTrace) -> NDArray[np.float64]:
     return np.array([trace.arrival_ns[int(np.searchsorted(ends, s, side="right"))] for s in starts]) * NS
 
 
+def best_grid(
+    trace: PacketTrace,
+    first_ns: int,
+    starts: NDArray[np.float64],
+    ends: NDArray[np.float64],
+    theirs: NDArray[np.float64],
+) -> tuple[float, float]:
+    """(phase in ms, mean difference in ms) of the tick grid that fits the browser best."""
+    tried = []
+    for phase_us in range(200, 10_000, 400):
+        ours = window_means(model_series(run_neteq(trace, phase_us * 1000), first_ns), starts, ends)
+        tried.append((float(np.nanmean(np.abs(ours - theirs))), phase_us / 1000))
+    difference, phase_ms = min(tried)
+    return phase_ms, difference
+
+
 def compare(folder: Path, name: str) -> None:
     """Print model beside browser for one pair."""
     trace = read_trace(folder / f"{name}.pcap")
@@ -194,7 +212,8 @@ def compare(folder: Path, name: str) -> None:
     figures = "".join(f" {getattr(sides[0], f):7.1f}/{getattr(sides[1], f):7.1f}" for f in Row.__slots__)
     quality = f"{np.nanpercentile(difference, 95):6.1f} {np.nanmean(difference):6.1f}"
     quality += f" {np.nanmean(difference[with_onset]):6.1f} {np.nanpercentile(difference[with_onset], 95):6.1f}"
-    print(f"{name:14}{figures} {quality} {seconds:6.2f}")
+    phase_ms, least = best_grid(trace, first_ns, starts, ends, theirs)
+    print(f"{name:14}{figures} {quality} {seconds:6.2f}  {phase_ms:4.1f} {least:5.2f}")
 
 
 def main(arguments: list[str]) -> int:
@@ -207,7 +226,7 @@ def main(arguments: list[str]) -> int:
         if not names:
             raise UsageError(f"no NAME.pcap with a NAME.stats.json in {folder}")
         print(f"{'model/browser':14}" + "".join(f" {f:>15}" for f in Row.__slots__), end="")
-        print("  p95|d| mean|d| onset: mean p95   time s      (ms; |d| over 1-s windows)")
+        print("  p95|d| mean|d| onset: mean p95   time s  grid mean|d|  (ms; |d| over 1-s windows)")
         for name in names:
             compare(folder, name)
     except ProbeError as exc:
