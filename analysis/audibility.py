@@ -76,6 +76,8 @@ class LevelTrack:
     present : ndarray of bool, shape (n,), optional
         False where a sample was lost or not played. Such samples count as digital silence for what is audible, and as
         not existing for the noise floor.
+    silent_before, silent_after : int
+        Samples of digital silence next to `x` that are not in it, but do exist for the noise floor.
 
     Raises
     ------
@@ -83,7 +85,15 @@ class LevelTrack:
         If `x` is not one-dimensional or the rate is below 8000 Hz.
     """
 
-    def __init__(self, x: NDArray[np.floating], rate_hz: int, *, present: NDArray[np.bool_] | None = None) -> None:
+    def __init__(
+        self,
+        x: NDArray[np.floating],
+        rate_hz: int,
+        *,
+        present: NDArray[np.bool_] | None = None,
+        silent_before: int = 0,
+        silent_after: int = 0,
+    ) -> None:
         if x.ndim != 1:
             raise ValueError(f"x must be one-dimensional, got shape {x.shape}")
         if rate_hz < 8000:
@@ -91,6 +101,7 @@ class LevelTrack:
         self.rate_hz = rate_hz
         self.x = x if present is None else np.where(present, x, 0.0)
         self.n = len(x)
+        self._exists = -silent_before, self.n + silent_after
         self._window = self._at(WINDOW_MS)
         self._frame = self._at(FRAME_MS)
         # a signal that ends is followed by silence: windows may reach past its end
@@ -129,7 +140,7 @@ class LevelTrack:
         steps = self._frame * np.arange(SPAN_MS // FRAME_MS)[None, :]
         starts = np.asarray(self._at(hops))[:, None] + (steps if after else -self._frame - steps)
         ends = starts + self._frame
-        exists = (starts >= 0) & (ends <= self.n)
+        exists = (starts >= self._exists[0]) & (ends <= self._exists[1])
         starts, ends = np.clip(starts, 0, self.n), np.clip(ends, 0, self.n)
         mean = np.maximum(self._energy[ends] - self._energy[starts], 0.0) / self._frame
         if self._absent is not None:

@@ -21,6 +21,8 @@ __all__ = ["Decoded", "Span", "Stream", "Timed", "build_streams", "decode", "spa
 
 MAX_DROPOUT = 3000  # packets; RFC 3550 A.1
 MAX_MISORDER = 3000  # packets; as much as MAX_DROPOUT, since stalls reorder far more than the 100 of the RFC
+MAX_OVERTAKEN = 10  # packets by which the one that arrived first may have overtaken others
+MAX_OVERTAKEN_TICKS = 48_000  # 1 s of Opus, 6 s of G.711 and G.722
 TALKSPURT_GAP_MS = 60
 SPLIT_GAP_MS = 2000  # as far as the noise floor looks back, so that splitting there changes nothing
 MAX_CONCEALED = 50  # packets in a row; beyond it a decoder has long faded to silence
@@ -38,8 +40,10 @@ class Timed:
 class Stream:
     """The packets of one SSRC between two restarts, sorted by sequence number; all arrays have shape (n,).
 
-    `position` and `samples` in samples at `codec.rate_hz`; `timestamp` unwrapped RTP ticks whose first is the packet's
-    own 32-bit value; `talkspurt` counts from 0.
+    `sequence` is extended, and counts packets with sound alone: where others of the SSRC came in between (comfort
+    noise, telephone events, padding), those after them have moved up, so that a step of more than 1 is a loss.
+    `position` and `samples` in samples at `codec.rate_hz`; `timestamp` unwrapped RTP ticks, where the packet that
+    arrived first has its own 32-bit value; `talkspurt` counts from 0.
     """
 
     ssrc: int
@@ -84,11 +88,14 @@ class Span:
     """A stretch of a stream's media timeline with no gap of 2 s or more: sound from `position` on.
 
     `present` is False where a packet was lost; a pause of the sender (DTX, between replies) is silence and present.
+    `silent_before` and `silent_after` are samples of such a pause next to it, as many as a noise floor looks at.
     """
 
     position: int
     pcm: NDArray[np.float32] = field(repr=False)
     present: NDArray[np.bool_] = field(repr=False)
+    silent_before: int = 0
+    silent_after: int = 0
 
 
 class _Counter:
@@ -96,6 +103,7 @@ class _Counter:
 
     def __init__(self) -> None:
         self.generations: list[dict[int, tuple[int, Timed]]] = []
+        self.soundless: list[set[int]] = []
         self.duplicates: list[int] = []
         self.highest = 0
         self.timestamp = 0
@@ -108,20 +116,37 @@ class _Counter:
             return
         steps = signed_difference(packet.sequence_number, self.highest & 0xFFFF, 16)
         ticks = signed_difference(packet.timestamp, self.timestamp & 0xFFFFFFFF, 32)
+        sequence, timestamp = self.highest + steps, self.timestamp + ticks
         forward = 0 < steps < MAX_DROPOUT and ticks >= 0
-        backward = -MAX_MISORDER < steps < 0 and ticks <= 0
-        repeated = steps == 0 and ticks == 0
-        if not (forward or backward or repeated):
+        known = self.generations[-1].get(sequence)
+        if not forward and (known[0] != timestamp if known else not self._fits(sequence, timestamp)):
             self._jump(timed)
             return
         self.stray = None
-        sequence, timestamp = self.highest + steps, self.timestamp + ticks
-        if sequence in self.generations[-1]:
+        if known:
             self.duplicates[-1] += 1
             return
         self.generations[-1][sequence] = (timestamp, timed)
         if forward:
             self.highest, self.timestamp = sequence, timestamp
+
+    def add_soundless(self, sequence_number: int) -> None:
+        """Take note of a packet of this SSRC that carries no sound, so that its number is not a loss."""
+        steps = signed_difference(sequence_number, self.highest & 0xFFFF, 16)
+        if abs(steps) < MAX_DROPOUT:
+            self.soundless[-1].add(self.highest + steps)
+
+    def _fits(self, sequence: int, timestamp: int) -> bool:
+        """True if a packet may have been overtaken by those that are here: its timestamp lies between theirs."""
+        here = self.generations[-1]
+        if not -MAX_MISORDER < sequence - self.highest < 0:
+            return False
+        after = next(s for s in range(sequence + 1, self.highest + 1) if s in here)
+        before = next((s for s in range(sequence - 1, sequence - MAX_MISORDER, -1) if s in here), None)
+        if before is not None:
+            return here[before][0] <= timestamp <= here[after][0]
+        # older than all that is here: by little, or it is a restart with lower numbers
+        return after - sequence <= MAX_OVERTAKEN and 0 <= here[after][0] - timestamp <= MAX_OVERTAKEN_TICKS
 
     def _jump(self, timed: Timed) -> None:
         """A packet that fits nowhere: a restart if the next one follows it, else a stray."""
@@ -135,6 +160,7 @@ class _Counter:
     def _restart(self, timed: Timed) -> None:
         self.highest, self.timestamp = timed.packet.sequence_number, timed.packet.timestamp
         self.generations.append({self.highest: (self.timestamp, timed)})
+        self.soundless.append(set())
         self.duplicates.append(0)
         self.stray = None
 
@@ -154,25 +180,35 @@ def build_streams(received: Iterable[Timed], payload_types: Mapping[int, Codec])
     list of Stream
         In order of their first arrival; one per SSRC and restart.
     """
-    counters: dict[tuple[int, str], _Counter] = {}
+    counters: dict[int, dict[str, _Counter]] = {}
     for timed in received:
-        codec = payload_types.get(timed.packet.payload_type)
-        if codec is not None and packet_samples(codec, timed.packet.payload):
-            counters.setdefault((timed.packet.ssrc, codec.name), _Counter()).add(timed)
+        packet = timed.packet
+        codec = payload_types.get(packet.payload_type)
+        counter = None
+        if codec is not None and packet_samples(codec, packet.payload):
+            counter = counters.setdefault(packet.ssrc, {}).setdefault(codec.name, _Counter())
+            counter.add(timed)
+        for other in counters.get(packet.ssrc, {}).values():
+            if other is not counter:
+                other.add_soundless(packet.sequence_number)
     by_name = {codec.name: codec for codec in payload_types.values()}
     streams = [
-        _stream(ssrc, number, by_name[name], packets, counter.duplicates[number])
-        for (ssrc, name), counter in counters.items()
-        for number, packets in enumerate(counter.generations)
+        _stream(ssrc, number, by_name[name], counter)
+        for ssrc, of_codecs in counters.items()
+        for name, counter in of_codecs.items()
+        for number in range(len(counter.generations))
     ]
     return sorted(streams, key=lambda s: int(s.arrival_ns.min()))
 
 
-def _stream(ssrc: int, generation: int, codec: Codec, packets: dict[int, tuple[int, Timed]], duplicates: int) -> Stream:
+def _stream(ssrc: int, generation: int, codec: Codec, counter: _Counter) -> Stream:
+    packets = counter.generations[generation]
     order = sorted(packets)
+    soundless = sorted(counter.soundless[generation] - packets.keys())
     timestamp = np.array([packets[s][0] for s in order], dtype=np.int64)
     payloads = tuple(packets[s][1].packet.payload for s in order)
     sequence = np.array(order, dtype=np.int64)
+    sequence -= np.searchsorted(soundless, sequence) - int(np.searchsorted(soundless, order[0]))
     samples = np.array([packet_samples(codec, p) for p in payloads], dtype=np.int64)
     position = (timestamp - timestamp[0]) * codec.rate_hz // codec.clock_rate_hz
     missing = np.diff(sequence) - 1
@@ -189,7 +225,7 @@ def _stream(ssrc: int, generation: int, codec: Codec, packets: dict[int, tuple[i
         arrival_ns=np.array([packets[s][1].time_ns for s in order], dtype=np.int64),
         talkspurt=np.concatenate(([0], np.cumsum(starts))).astype(np.int64),
         payloads=payloads,
-        duplicates=duplicates,
+        duplicates=counter.duplicates[generation],
     )
 
 
@@ -228,6 +264,8 @@ def spans(stream: Stream, decoded: Decoded, *, played: NDArray[np.bool_] | None 
     split = SPLIT_GAP_MS * stream.codec.rate_hz // 1000
     step = np.diff(stream.position) - stream.samples[:-1]
     bounds = [0, *(np.flatnonzero((step >= split) | (np.diff(stream.position) < 0)) + 1).tolist(), n]
+    lost = np.clip(stream.samples[:-1] * missing, 0, np.maximum(step, 0))
+    pause = np.concatenate(([0], np.where(step >= split, np.minimum(step - lost, split), 0), [0]))
     result = []
     for first, stop in pairwise(bounds):
         origin = int(stream.position[first])
@@ -240,8 +278,8 @@ def spans(stream: Stream, decoded: Decoded, *, played: NDArray[np.bool_] | None 
             pcm[begin : begin + size] = decoded.pcm[source]
             if played is not None:
                 present[begin : begin + size] = played[source]
-            if i + 1 < stop and missing[i]:
-                lost = min(size * int(missing[i]), int(stream.position[i + 1]) - origin - begin - size)
-                present[begin + size : begin + size + max(lost, 0)] = False
-        result.append(Span(origin, pcm, present))
+            if i + 1 < stop:
+                present[begin + size : begin + size + int(lost[i])] = False
+        after = 0 if stop < n and lost[stop - 1] else int(pause[stop])
+        result.append(Span(origin, pcm, present, silent_before=int(pause[first]), silent_after=after))
     return result
