@@ -328,6 +328,7 @@ def _replied(call: _Call, event: Event, spoken: Spoken, reply: Sound, pairing: P
     if latency_ns is None:
         return fields | {"outcome": NOT_MEASURABLE, "reason": "nothing_of_the_reply_is_played"}
     content_ns = None if pairing.content is None else _latency_ns(call, headline, spoken, pairing.content)
+    any_ns = reply.any_played_ns(headline)
     stages, flags = _stages(call, spoken, reply, latency_ns) if pairing.outcome == ANSWERED else ({}, ())
     deadline_ns = int(event.fields["first_deadline_ns"]) + call.stop_frame(event) * call.frame_ns
     lag = call.lags.get(reply.arrival_ns, {})
@@ -337,7 +338,7 @@ def _replied(call: _Call, event: Event, spoken: Spoken, reply: Sound, pairing: P
     parts = _uncertainty(call, headline, reply)
     return fields | {
         "latency_ms": ns_to_ms(latency_ns),
-        "any_s": call.seconds(spoken.stop_ns + latency_ns),
+        "any_s": call.seconds(None if any_ns is None else any_ns + call.output_ns(headline)),
         "audible_s": call.seconds(spoken.stop_ns + latency_ns),
         "content_s": None if content_ns is None else call.seconds(spoken.stop_ns + content_ns),
         "uncertainty_parts_ms": parts,

@@ -5,6 +5,7 @@ Only packets that arrived count; concealment is never audible. Times are monoton
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,13 +13,27 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.audibility import Audible, LevelTrack, audible_runs, first_audible, threshold_shifts_ms
+from analysis.audibility import (
+    MARGIN_DB,
+    MIN_THRESHOLD_DBOV,
+    Audible,
+    LevelTrack,
+    Run,
+    audible_runs,
+    first_audible,
+    threshold_shifts_ms,
+)
 from analysis.codecs import Codec
 from analysis.playout import PacketTrace, Playout, play
 from analysis.streams import Decoded, Span, Stream, Timed, build_streams, decode, spans
-from analysis.units import samples_to_ms, samples_to_ns
+from analysis.units import dbov, samples_to_ms, samples_to_ns
 
 __all__ = ["HeardStream", "Sound", "hear"]
+
+# Comfort noise: from what the rule can hear at all, up to what no connection would call comfort
+QUIETEST_NOISE_DBOV = MIN_THRESHOLD_DBOV - MARGIN_DB
+LOUDEST_NOISE_DBOV = -45.0
+NOISE_SPREAD_DB = 6.0  # 20 ms frames of one noise, coded, lie within this of each other
 
 
 @dataclass(frozen=True)
@@ -33,8 +48,16 @@ class HeardStream:
     @cached_property
     def tracks(self) -> tuple[LevelTrack, ...]:
         """The level track of each span."""
-        rate_hz = self.stream.codec.rate_hz
-        return tuple(LevelTrack(span.pcm, rate_hz, present=span.present) for span in self.spans)
+        return tuple(
+            LevelTrack(
+                span.pcm,
+                self.stream.codec.rate_hz,
+                present=span.present,
+                silent_before=span.silent_before,
+                silent_after=span.silent_after,
+            )
+            for span in self.spans
+        )
 
     def arrival_ns(self, position: int) -> int:
         """Arrival of the packet that holds the sample at `position`."""
@@ -43,10 +66,15 @@ class HeardStream:
 
 @dataclass(frozen=True)
 class Sound:
-    """One stretch of audible sound: first and last audible sample as positions in its stream."""
+    """One stretch of audible sound that holds speech, as positions in its stream.
+
+    `any_start` is its first audible sample of anything, `start` the first one of speech (they differ where comfort
+    noise sets in before), `end` the last audible one; θ and floor are those of `start`.
+    """
 
     heard: HeardStream = field(repr=False)
     span: int
+    any_start: int
     start: int
     end: int
     threshold_dbov: float
@@ -79,6 +107,10 @@ class Sound:
 
     def _played(self, policy: str) -> NDArray[np.bool_]:
         return self.heard.playouts[policy].played_mask(self.start, self.end - self.start + 1)
+
+    def any_played_ns(self, policy: str) -> int | None:
+        """When its first sample of anything leaves the buffer (ns, before output); None where it is not played."""
+        return self.heard.playouts[policy].play_ns(self.any_start)
 
     def played_start(self, policy: str) -> tuple[int, int] | None:
         """Position and playout time (ns, before output) of the first audible sample that the policy plays, if any."""
@@ -141,17 +173,62 @@ def hear(
         streams.append(heard)
         for number, (span, track) in enumerate(zip(heard.spans, heard.tracks, strict=True)):
             for run in audible_runs(track):
-                start, end = span.position + run.start, span.position + run.end
-                sounds.append(
-                    Sound(
-                        heard=heard,
-                        span=number,
-                        start=start,
-                        end=end,
-                        threshold_dbov=run.threshold_dbov,
-                        floor_dbov=run.floor_dbov,
-                        arrival_ns=heard.arrival_ns(start),
-                        end_arrival_ns=heard.arrival_ns(end),
-                    )
-                )
+                speech = _speech_in(heard, span, track, run)
+                if speech is not None:
+                    sounds.append(_sound(heard, number, run, speech))
     return streams, sorted(sounds, key=lambda s: s.arrival_ns)
+
+
+def _sound(heard: HeardStream, number: int, run: Run, speech: Audible) -> Sound:
+    origin = heard.spans[number].position
+    return Sound(
+        heard=heard,
+        span=number,
+        any_start=origin + run.start,
+        start=origin + speech.sample,
+        end=origin + run.end,
+        threshold_dbov=speech.threshold_dbov,
+        floor_dbov=speech.floor_dbov,
+        arrival_ns=heard.arrival_ns(origin + speech.sample),
+        end_arrival_ns=heard.arrival_ns(origin + run.end),
+    )
+
+
+def _speech_in(heard: HeardStream, span: Span, track: LevelTrack, run: Run) -> Audible | None:
+    """The first audible sample of a run that is speech; None where the run is a talkspurt's comfort noise alone.
+
+    Only where nothing was known of the floor before the run, and its own talkspurt never falls silent, is the quiet
+    part that it begins with taken for comfort noise, and θ set above that.
+    """
+    whole = Audible(run.start, run.threshold_dbov, run.floor_dbov)
+    if run.threshold_dbov > MIN_THRESHOLD_DBOV:
+        return whole
+    noise_dbov = _noise_under(heard, span, track, run)
+    if noise_dbov is None:
+        return whole
+    theta = max(noise_dbov + MARGIN_DB, MIN_THRESHOLD_DBOV)
+    found = first_audible(track, start=run.start, stop=run.end + 1, threshold_dbov=theta)
+    return None if found is None else Audible(found.sample, theta, noise_dbov)
+
+
+def _noise_under(heard: HeardStream, span: Span, track: LevelTrack, run: Run) -> float | None:
+    """Level (dBov) of comfort noise that a run begins with and that lies under all of its talkspurt, if any does."""
+    stream = heard.stream
+    talkspurt = stream.talkspurt[stream.packet_at(span.position + run.start)]
+    members = np.flatnonzero(stream.talkspurt == talkspurt)
+    begin = int(stream.position[members].min()) - span.position
+    stop = int((stream.position[members] + stream.samples[members]).max()) - span.position
+    size = stream.codec.rate_hz // 50
+    levels = [
+        dbov(float(np.sqrt(np.mean(np.square(track.x[at : at + size], dtype=np.float64)))))
+        for at in range(begin, stop - size + 1, size // 2)
+        if span.present[at : at + size].all()
+    ]
+    least = min(levels, default=-math.inf)
+    if not QUIETEST_NOISE_DBOV < least <= LOUDEST_NOISE_DBOV:
+        return None
+    noise = [level for level in levels if level <= least + NOISE_SPREAD_DB]
+    first = dbov(float(np.sqrt(np.mean(np.square(track.x[run.start : run.start + size], dtype=np.float64)))))
+    # the mean power of what is noise alone
+    mean_dbov = 10 * math.log10(sum(10 ** (level / 10) for level in noise) / len(noise))
+    return mean_dbov if first <= mean_dbov + NOISE_SPREAD_DB else None

@@ -104,7 +104,7 @@ class Engine:
         self._recorder = recorder
         self._clock = clock
         self._on_view = on_view
-        self._link = MediaLink(recorder, clock, lag_ns)
+        self._link = MediaLink(player, recorder, clock, lag_ns)
         self._failed: asyncio.Future[SessionError] | None = None
         self._latency_ms: float | None = None
         self._due_ns = 0
@@ -168,7 +168,7 @@ class Engine:
                 await self._player.started.wait()
         except TimeoutError:
             raise CallFailed(self._link.why_not_connected(CONNECT_TIMEOUT_S)) from None
-        self._link.start_media(self._player, plan.ptime_ms, plan.request_codec)
+        self._link.start_media(plan.ptime_ms, plan.request_codec)
 
     async def _greeting(self) -> None:
         """Wait for the greeting to begin and to end; neither takes longer than its timeout."""
@@ -236,7 +236,7 @@ class Engine:
             )
             begun.set_result(deadline_ns - self._player.frame_ns)
 
-        self._player.say(turn.sound, self._due_ns, on_start)
+        self._player.say(turn.sound, max(self._due_ns, self._now()), on_start)
         start_ns = await begun
         stop_ns = start_ns + utterance.end_sample * NS_PER_S // 48_000
         await asyncio.sleep(max(0, stop_ns + self._player.frame_ns - self._now()) / NS_PER_S)

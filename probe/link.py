@@ -39,13 +39,15 @@ class MediaLink:
 
     Parameters
     ----------
+    player : Player
     recorder : BundleWriter
     clock : Clock
     lag_ns : callable
         How long what is read from a socket now may have been waiting.
     """
 
-    def __init__(self, recorder: BundleWriter, clock: Clock, lag_ns: Callable[[], int]) -> None:
+    def __init__(self, player: Player, recorder: BundleWriter, clock: Clock, lag_ns: Callable[[], int]) -> None:
+        self._player = player
         self._recorder = recorder
         self._clock = clock
         self._lag_ns = lag_ns
@@ -123,7 +125,7 @@ class MediaLink:
             return f"ICE failed: no candidate pair works{waited} (ours: {local}; the agent's: {remote})"
         return f"DTLS failed: no handshake{waited}" if self._state != "connected" else f"no media could be sent{waited}"
 
-    def start_media(self, player: Player, ptime_ms: int, codec: str) -> None:
+    def start_media(self, ptime_ms: int, codec: str) -> None:
         """Record what was negotiated and when the first frame was due."""
         assert self._session is not None
         transceiver = self._session.pc.getTransceivers()[0]
@@ -132,7 +134,7 @@ class MediaLink:
             payload_types={str(pt): c.name for pt, c in self._payload_types.items()},
             send={"codec": codec, "ptime_ms": ptime_ms, "ssrc": transceiver.sender._ssrc},
         )
-        self._recorder.event("media_started", deadline0_ns=player.deadline0_ns, frame_ns=player.frame_ns)
+        self._recorder.event("media_started", deadline0_ns=self._player.deadline0_ns, frame_ns=self._player.frame_ns)
         self._tasks.append(asyncio.create_task(self._send_reports(transceiver.sender._ssrc)))
 
     async def _forward_events(self, session: Session) -> None:
@@ -199,10 +201,11 @@ class MediaLink:
         self._packets_sent += 1
         self._bytes_sent += len(data)
         if self._sent_origin is None:
-            # the track's first packet is at media time 0, so this is where the sender put the origin of its timestamps
             packet = parse_rtp(data)
-            self._sent_origin = packet.ssrc, packet.timestamp
-            self._recorder.event("sent_origin", time_ns, ssrc=packet.ssrc, rtp_timestamp=packet.timestamp)
+            # where the sender put media time 0
+            origin = (packet.timestamp - (self._player.first_ticks or 0)) & 0xFFFFFFFF
+            self._sent_origin = packet.ssrc, origin
+            self._recorder.event("sent_origin", time_ns, ssrc=packet.ssrc, rtp_timestamp=origin)
 
     def _take_report(self, time_ns: int, data: bytes) -> None:
         for report in parse_compound(data):

@@ -94,6 +94,8 @@ class Player(MediaStreamTrack):
         Set when the sender has asked for the first packet; from then on `deadline0_ns` holds T_0.
     frame : int
         Index of the frame that is handed over next.
+    first_ticks : int or None
+        Media time (RTP ticks) of the first packet; not 0 where nothing is sent before the first words.
     """
 
     kind = "audio"
@@ -104,6 +106,7 @@ class Player(MediaStreamTrack):
         self.frame = 0
         self.frame_ns = ptime_ms * NS_PER_MS
         self.deadline0_ns = 0
+        self.first_ticks: int | None = None
         self._ticks = codec.clock_rate_hz * ptime_ms // 1000
         self._time_base = Fraction(1, codec.clock_rate_hz)
         self._background = background
@@ -135,6 +138,8 @@ class Player(MediaStreamTrack):
             if payload is not None:
                 packet = av.Packet(payload)
                 packet.pts = frame * self._ticks
+                if self.first_ticks is None:
+                    self.first_ticks = packet.pts
                 packet.time_base = self._time_base
                 return packet
 

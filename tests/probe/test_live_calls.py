@@ -1,0 +1,148 @@
+"""Real calls to the demo agent's process over loopback: figures against its truth, and what each setting moves."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.probe.conftest import QUICK, Run, Start, outcomes
+
+# A packet takes 10–100 µs over loopback; the rest of the tolerance is for a machine that is busy with other tests, when
+# the agent's own clock reading after `sendto` may come late.
+TRUTH_MS = 3.0
+
+FOUR_TURNS = 'spacing = 4.0\ntimeout = 3.0\n[[turns]]\nutterance = "en/2"\nrepeat = 4\n'
+THINKS = "think_ms=300,300&leading_silence_ms=40,40"
+PAUSED = """
+spacing = 4.0
+timeout = 3.0
+greeting_timeout = 2.5
+[[turns]]
+utterance = "en/1"
+pause_at_ms = 900
+pause_ms = 200
+segment = { region = "north" }
+[[turns]]
+utterance = "es/2"
+interruption_ms = 400
+[[turns]]
+utterance = "en/2"
+cold = true
+expect_reply = false
+"""
+
+
+@pytest.fixture(scope="module")
+def calls(start: Start) -> dict[str, Run]:
+    """All of this module's calls, made at once."""
+    quick = {codec: f'codec = "{codec}"\n{QUICK}' for codec in ("pcmu", "pcma", "g722")}
+    return {
+        "opus": start("run", "demo:", scenario=QUICK),
+        **{codec: start("run", "demo:", scenario=text) for codec, text in quick.items()},
+        "ptime": start("run", "demo:?ptime_ms=60", scenario=f'ptime_ms = 40\nbackground = "dtx"\n{QUICK}'),
+        "continuous": start("run", "demo:?stream=continuous&comfort_noise_dbov=-55", scenario=QUICK),
+        "impaired": start(
+            "run",
+            "demo:?impairment.delay.uniform.high_ms=40&impairment.in_order=false&impairment.loss.random=0.02",
+            scenario=QUICK,
+        ),
+        "300": start("run", f"demo:?endpoint_silence_ms=300&{THINKS}", scenario=FOUR_TURNS),
+        "700": start("run", f"demo:?endpoint_silence_ms=700&{THINKS}", scenario=FOUR_TURNS),
+        "turns": start("run", "demo:?no_reply_turns=2", scenario=PAUSED),
+        "three": start("run", "demo:", "--calls", "3", "--rate", "60", "--turns", "1", scenario=QUICK),
+    }
+
+
+@pytest.mark.parametrize("name", ["opus", "pcmu", "pcma", "g722", "ptime", "continuous", "impaired"])
+def test_received_agrees_with_the_agents_own_log(calls: dict[str, Run], name: str) -> None:
+    result = calls[name].result()
+    assert outcomes(result) == ["answered", "answered"]
+    for turn in result["turns"]:
+        assert turn["received_ms"] == pytest.approx(turn["truth"]["received_ms"], abs=TRUTH_MS)
+        assert sum(turn["stages_ms"].values()) == pytest.approx(turn["latency_ms"], abs=0.01)
+        if name == "continuous":
+            assert "leading_silence" not in turn["stages_ms"]
+            assert "never_pauses" in turn["flags"]
+        else:
+            assert turn["stages_ms"]["leading_silence"] == pytest.approx(turn["truth"]["leading_silence_ms"], abs=1.0)
+
+
+def test_packetization_is_what_is_left_of_the_packet(calls: dict[str, Run]) -> None:
+    # with look-ahead the last audible sample waits for at most a packet and 6.5 ms, and never leaves before it is said
+    for name, most_ms in {"opus": 26.5, "pcmu": 20.0, "ptime": 46.5}.items():
+        for turn in calls[name].result()["turns"]:
+            assert 0 < turn["stages_ms"]["packetization"] < most_ms + TRUTH_MS
+
+
+def test_a_longer_endpointing_moves_the_median_by_as_much(calls: dict[str, Run]) -> None:
+    medians = [statistics.median(t["received_ms"] for t in calls[n].result()["turns"]) for n in ("300", "700")]
+    assert medians[1] - medians[0] == pytest.approx(400, abs=5)
+
+
+def test_pause_interruption_silence_and_cold_call(calls: dict[str, Run]) -> None:
+    result = calls["turns"].result()
+    first, second, third = result["turns"]
+    assert first["outcome"] == "answered"
+    assert first["segment"] == {"region": "north"}
+    assert second["language"] == "es"
+    assert "interruption" in second["flags"]
+    assert second["outcome"] in ("answered", "premature")
+    # the agent needs 200 ms of being talked over; the rest is its packet, the buffer and the output
+    assert 200 < second["yield_time_ms"] < 600
+    assert third["call"] == 1
+    assert {"cold", "no_reply_expected"} <= set(third["flags"])
+    assert (calls["turns"].out / "call-001" / "packets.pcap").is_file()
+
+
+def test_several_calls_have_a_bundle_each_and_one_result(calls: dict[str, Run]) -> None:
+    run = calls["three"]
+    result = run.result()
+    assert result["source"]["calls"] == 3
+    assert [turn["call"] for turn in result["turns"]] == [0, 1, 2]
+    began = []
+    for number in range(3):
+        folder = run.out / f"call-{number:03d}"
+        assert (folder / "manifest.json").is_file()
+        events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+        began.append(next(e["t_ns"] for e in events if e["type"] == "call_started"))
+    # 60 calls a minute: one a second, whatever the calls before do
+    assert [b - a for a, b in pairwise(began)] == pytest.approx([1e9, 1e9], abs=0.3e9)
+    assert json.loads((run.out / "result.json").read_text()) == result
+
+
+def test_the_bundle_is_private_and_holds_what_the_design_says(calls: dict[str, Run]) -> None:
+    run = calls["opus"]
+    run.result()
+    assert os.stat(run.out).st_mode & 0o777 == 0o700
+    files = {path.name: path.stat().st_mode & 0o777 for path in run.out.iterdir()}
+    assert set(files) == {"manifest.json", "events.jsonl", "packets.pcap", "stats.jsonl", "result.json", "report.html"}
+    assert set(files.values()) == {0o600}
+
+
+def test_statistics_are_snapshots_of_what_packets_determine(calls: dict[str, Run]) -> None:
+    run = calls["opus"]
+    run.result()
+    last: dict[str, dict[str, Any]] = {}
+    for line in (run.out / "stats.jsonl").read_text().splitlines():
+        last |= {entry["type"]: entry for entry in json.loads(line)["stats"]}
+    assert last["inbound-rtp"]["packetsReceived"] > 100
+    assert last["inbound-rtp"]["packetsLost"] == 0
+    assert 0 <= last["inbound-rtp"]["jitter"] < 0.02
+    assert last["outbound-rtp"]["packetsSent"] > 300
+    # loopback: well under 50 ms even on a busy machine, and never 0
+    assert 0 < last["remote-inbound-rtp"]["roundTripTime"] < 0.05
+
+
+def test_the_report_is_one_file_with_every_figure(calls: dict[str, Run]) -> None:
+    run = calls["opus"]
+    run.result()
+    page = Path(run.out / "report.html").read_text()
+    assert page.count("<svg") >= 5
+    assert 'src="http' not in page
+    assert "speech_stop" in page
