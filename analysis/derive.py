@@ -34,6 +34,7 @@ from analysis.result import (
     Turn,
 )
 from analysis.sounds import HeardStream, Sound, hear
+from analysis.series import audibly_concealed_ms, call_series
 from analysis.statistics import summarize
 from analysis.truth import with_truth
 from analysis.turns import Ending, Pairing, Spoken, pair
@@ -46,7 +47,7 @@ LATE_NS = 2_000_000  # probe_late, by the design
 ONSET_MS = 0.5  # decoders agree on where a sound begins to well within this, once they have settled
 ONSET_AFTER_LOSS_MS = 5.0  # a decoder that has just concealed needs some packets to agree again
 SETTLED_PACKETS = 5
-PLAYOUT_MODEL_MS = {"chrome": 10.0}  # the model's tick phase (± 5 ms) and its error against Chrome; docs/benchmarks.md
+PLAYOUT_MODEL_MS = {"chrome": 4.0}  # the model's error against Chrome on the best tick grid; docs/adr/0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,9 @@ def _derive_call(record: CallRecord, policies: tuple[str, ...], output: Output) 
             turns.append(_turn(call, turn, begun[index], said[index], pairings[index]))
         else:
             turns.append(Turn(**_named(number, turn, _never_spoken(index, skipped, ending))))
-    return with_truth(turns, spoken, record.of_type("agent_truth")), [_series(call, policies[0])]
+    points = [p for h in call.heard for p in h.playouts[policies[0]].series]
+    series = call_series(number, call.zero_ns, call.arrivals, points, policies[0])
+    return with_truth(turns, spoken, record.of_type("agent_truth")), [series]
 
 
 def _open(
@@ -381,7 +384,7 @@ def _uncertainty(call: _Call, policy: str, reply: Sound) -> dict[str, float]:
     if lag and not lag.get("by_kernel"):
         parts["probe_lag"] = ns_to_ms(int(lag["lag_ns"]))
     if policy in PLAYOUT_MODEL_MS:
-        parts["playout_model"] = PLAYOUT_MODEL_MS[policy]
+        parts["playout_model"] = math.hypot(PLAYOUT_MODEL_MS[policy], reply.play_spread_ms(policy))
     if policy != "none":
         parts["output"] = call.output.uncertainty_ms
     return parts
@@ -392,34 +395,13 @@ def _network(call: _Call, begin_ns: int, end_ns: int) -> dict[str, float | int |
     concealed = 0.0
     for heard in call.heard:
         points = heard.playouts[call.policies[0]].series
-        concealed += sum(p.concealed_ms for p in points if begin_ns <= p.time_ns < end_ns)
+        concealed += sum(audibly_concealed_ms(p) for p in points if begin_ns <= p.time_ns < end_ns)
     return {
         "rtt_ms": ns_to_ms(trips[-1]) if trips else None,
         "jitter_ms": call.arrivals.jitter_at_ms(end_ns),
         "lost": call.arrivals.lost_between(begin_ns, end_ns),
         "concealed_ms": concealed,
     }
-
-
-def _series(call: _Call, policy: str) -> CallSeries:
-    points = sorted((p for h in call.heard for p in h.playouts[policy].series), key=lambda p: p.time_ns)
-
-    def column(name: str) -> Any:
-        values = [getattr(p, name) for p in points]
-        return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
-
-    return CallSeries(
-        call=call.call,
-        arrival_s=(call.arrivals.arrival_ns - call.zero_ns) / NS_PER_S,
-        transit_ms=call.arrivals.transit_ms,
-        jitter_ms=call.arrivals.jitter_ms,
-        lost_s=(call.arrivals.lost_ns - call.zero_ns) / NS_PER_S,
-        playout_s=np.array([ns_to_s(p.time_ns - call.zero_ns) for p in points], dtype=np.float64),
-        jitter_buffer_delay_ms=column("jitter_buffer_delay_ms"),
-        target_delay_ms=column("target_delay_ms"),
-        concealed_ms=column("concealed_ms"),
-        policy=policy,
-    )
 
 
 def _ms(ns: int | None) -> float | None:

@@ -53,7 +53,7 @@ def arrivals(streams: Sequence[Stream]) -> Arrivals:
     parts: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
     lost: list[NDArray[np.float64]] = []
     for stream in streams:
-        media_ns = stream.position * (NS_PER_S / stream.codec.rate_hz)
+        media_ns = stream.position.astype(np.float64) * (NS_PER_S / stream.codec.rate_hz)
         transit = (stream.arrival_ns - media_ns) / 1e6
         order = np.argsort(stream.arrival_ns, kind="stable")
         jitter = _jitter_ms(stream.arrival_ns[order], media_ns[order])

@@ -84,8 +84,9 @@ class PlayoutPoint:
     """What happened in the window that ends at `time_ns` and begins at the point before.
 
     `jitter_buffer_delay_ms` is the mean over the samples emitted in it, None where there were none; `target_delay_ms`
-    is the target at its end, None where the policy has none or nothing was played yet. A point comes every 200 ms, but
-    a stretch of more than 10 s in which nothing happens is one point.
+    is the target at its end, None where the policy has none or nothing was played yet. `concealed_ms` includes
+    `silent_concealed_ms`, what stands in for a pause of the sender. A point comes every 200 ms, but a stretch of more
+    than 10 s in which nothing happens is one point.
     """
 
     time_ns: int
@@ -94,6 +95,7 @@ class PlayoutPoint:
     concealed_ms: float
     removed_ms: float
     inserted_ms: float
+    silent_concealed_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +381,7 @@ def _neteq_pieces(run: NetEqRun, rate_hz: int) -> tuple[Int64, Int64, Int64]:
 
 def _neteq_series(rate_hz: int, run: NetEqRun) -> tuple[PlayoutPoint, ...]:
     points: list[PlayoutPoint] = []
-    emitted = delay = concealed = removed = inserted = 0
+    emitted = delay = concealed = silent = removed = inserted = 0
     for snapshot in run.snapshots:
         now = snapshot.counters
         mean = (now.delay_ms_samples - delay) / (now.emitted - emitted) if now.emitted > emitted else None
@@ -391,8 +393,9 @@ def _neteq_series(rate_hz: int, run: NetEqRun) -> tuple[PlayoutPoint, ...]:
                 samples_to_ms(now.concealed - concealed, rate_hz),
                 samples_to_ms(now.removed - removed, rate_hz),
                 samples_to_ms(now.inserted - inserted, rate_hz),
+                samples_to_ms(now.silent - silent, rate_hz),
             )
         )
-        emitted, delay, concealed = now.emitted, now.delay_ms_samples, now.concealed
+        emitted, delay, concealed, silent = now.emitted, now.delay_ms_samples, now.concealed, now.silent
         removed, inserted = now.removed, now.inserted
     return tuple(points)

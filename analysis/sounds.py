@@ -26,7 +26,7 @@ from analysis.audibility import (
 from analysis.codecs import Codec
 from analysis.playout import PacketTrace, Playout, play
 from analysis.streams import Decoded, Span, Stream, Timed, build_streams, decode, spans
-from analysis.units import dbov, samples_to_ms, samples_to_ns
+from analysis.units import dbov, ns_to_ms, samples_to_ms, samples_to_ns
 
 __all__ = ["HeardStream", "Sound", "hear"]
 
@@ -128,6 +128,14 @@ class Sound:
         position = self.start + found.sample
         at_ns = playout.play_ns(position)
         return None if at_ns is None else (position, at_ns)
+
+    def play_spread_ms(self, policy: str) -> float:
+        """How far from its playout time its first played sample may lie, for what the policy cannot know (± ms)."""
+        played = self.played_start(policy)
+        limits = None if played is None else self.heard.playouts[policy].play_range_ns(played[0])
+        if played is None or limits is None:
+            return 0.0
+        return ns_to_ms(max(limits[1] - played[1], played[1] - limits[0]))
 
     def played_end_ns(self, policy: str) -> int | None:
         """When its last sample that the policy plays leaves the buffer (ns, before output)."""

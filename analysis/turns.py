@@ -88,9 +88,9 @@ def _pair_one(turn: Spoken, next_start_ns: int | None, sounds: Sequence[Sound], 
         return _unfinished(ending)
     over = [s for s in sounds if s.arrival_ns < turn.start_ns <= s.end_of_sound_ns]
     limit_ns = turn.stop_ns + turn.timeout_ns
-    window_ns = min(x for x in (limit_ns, next_start_ns, ending.time_ns) if x is not None)
-    stop_ns = window_ns if next_start_ns is None else next_start_ns
-    own = [s for s in sounds if turn.start_ns <= s.arrival_ns < max(stop_ns, window_ns)]
+    stop_ns = ending.time_ns if next_start_ns is None else next_start_ns
+    window_ns = min(limit_ns, stop_ns, ending.time_ns)
+    own = [s for s in sounds if turn.start_ns <= s.arrival_ns < stop_ns]
     flags: list[str] = []
     interrupted = over[-1] if over and turn.interruption else None
     if turn.interruption:
@@ -109,7 +109,7 @@ def _pair_one(turn: Spoken, next_start_ns: int | None, sounds: Sequence[Sound], 
     reply = next((s for s in replies if s.arrival_ns < window_ns), None)
     if reply is not None:
         return Pairing(ANSWERED, None, None, reply, _content(own, reply), interrupted, tuple(flags))
-    if ending.outcome is not None and ending.time_ns < limit_ns:
+    if ending.outcome is not None and ending.time_ns == window_ns < limit_ns:
         lost = _unfinished(ending)
         return Pairing(lost.outcome, lost.reason, lost.fault, interrupted=interrupted, flags=tuple(flags))
     if window_ns < limit_ns:

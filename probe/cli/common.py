@@ -181,6 +181,16 @@ def _row(turn: Turn, several: bool, others: Sequence[str]) -> list[str]:
     ]
 
 
+def _interval(percentile: Mapping[str, Any]) -> str:
+    low, high = percentile["low"], percentile["high"]
+    if low is None and high is None:
+        return "too few turns for a 95 % interval"
+    if low is None or high is None:
+        bound = f"at least {_number(low)}" if high is None else f"at most {_number(high)}"
+        return f"95 % interval: {bound}, too few turns to bound the other end"
+    return f"95 % interval {_number(low)} to {_number(high)}"
+
+
 def _summary_lines(result: Result) -> list[str]:
     summary = result.summary
     lines = [""]
@@ -189,9 +199,8 @@ def _summary_lines(result: Result) -> list[str]:
         if not p or not p["n"]:
             continue
         value = "no reply" if p.get("no_reply") else f"{_number(p['value'])} ms"
-        ends = [_number(p[k]) if p[k] is not None else "not bounded" for k in ("low", "high")]
-        thin = ", thin: too few turns" if p["thin"] else ""
-        lines.append(f"user latency {name.upper()} {value} (95 % interval {ends[0]} to {ends[1]}; n = {p['n']}{thin})")
+        thin = ", thin" if p["thin"] else ""
+        lines.append(f"user latency {name.upper()} {value} ({_interval(p)}; n = {p['n']}{thin})")
     outcomes = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items() if count)
     lines.append(f"{summary['scheduled']} turns scheduled: {outcomes}")
     b = result.boundaries
