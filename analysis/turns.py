@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from analysis.result import (
     ANSWERED,
@@ -78,14 +79,12 @@ def pair(spoken: Sequence[Spoken], sounds: Sequence[Sound], ending: Ending) -> l
         One for each of `spoken`.
     """
     starts = [turn.start_ns for turn in spoken[1:]]
-    return [
-        _pair_one(turn, next_start, sounds, ending) for turn, next_start in zip(spoken, [*starts, None], strict=True)
-    ]
+    return [_pair_one(turn, next_start, sounds, ending) for turn, next_start in zip_longest(spoken, starts)]
 
 
 def _pair_one(turn: Spoken, next_start_ns: int | None, sounds: Sequence[Sound], ending: Ending) -> Pairing:
     if turn.stop_sent_ns is None:
-        return _unfinished(ending)
+        return _unfinished(ending) if next_start_ns is None else Pairing(NOT_MEASURABLE, "stop_not_sent")
     over = [s for s in sounds if s.arrival_ns < turn.start_ns <= s.end_of_sound_ns]
     limit_ns = turn.stop_ns + turn.timeout_ns
     stop_ns = ending.time_ns if next_start_ns is None else next_start_ns
