@@ -62,7 +62,8 @@ def find_calls(path: Path) -> list[Path]:
         raise BundleError(f"{path}: no such file or folder", next_step="give the folder that --out named")
     if (path / "manifest.json").is_file():
         return [path]
-    calls = sorted(p for p in path.glob("call-*") if (p / "manifest.json").is_file()) if path.is_dir() else []
+    found = [p for p in path.glob("call-*") if (p / "manifest.json").is_file()] if path.is_dir() else []
+    calls = sorted(found, key=lambda p: (len(p.name), p.name))  # call-999 before call-1000
     if not calls:
         raise BundleError(
             f"{path}: not a session bundle (no manifest.json in it)", next_step="give the folder that --out named"
@@ -84,7 +85,7 @@ def read_call(path: Path) -> CallRecord:
     origin = manifest.get("clock", {})
     try:
         shift_ns = int(origin["monotonic_ns"]) - int(origin["wall_ns"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise BundleError(f"{path}/manifest.json: clock.monotonic_ns and clock.wall_ns are needed") from None
     packets: dict[tuple[Direction, bool], list[Any]] = {(d, c): [] for d in Direction for c in (False, True)}
     malformed = 0
@@ -122,7 +123,7 @@ def _read_manifest(path: Path) -> Mapping[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BundleError(f"{path.parent}: not a session bundle (no manifest.json in it)") from None
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise BundleError(f"{path}: cannot be read ({exc.__class__.__name__})") from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise BundleError(f"{path}: schema is not {SCHEMA}", next_step="read it with the version that wrote it")
@@ -139,7 +140,7 @@ def _read_events(path: Path, warnings: list[str]) -> Iterable[Event]:
             try:
                 fields = json.loads(line)
                 yield Event(int(fields.pop("t_ns")), str(fields.pop("type")), fields)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
                 broken += 1
     if broken:
         warnings.append(f"events.jsonl: {broken} lines were cut off or are not events")

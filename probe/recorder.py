@@ -115,13 +115,15 @@ class BundleWriter:
         document = {"schema": SCHEMA, **manifest, "clock": {"monotonic_ns": monotonic_ns, "wall_ns": wall_ns}}
         try:
             self._reserve(path / ".reserve")
-            write_private(path / "manifest.json", json.dumps(document, indent=1, ensure_ascii=False).encode())
+            text = json.dumps(document, indent=1, ensure_ascii=False)
+            write_private(path / "manifest.json", text.encode(errors="backslashreplace"))
             self._packets = _Appender(path / "packets.pcap")
             self._events = _Appender(path / "events.jsonl")
             self._stats = _Appender(path / "stats.jsonl")
             self._packets.add(pcap_header())
             self._packets.flush()
         except OSError as exc:
+            (path / ".reserve").unlink(missing_ok=True)
             raise _recording_failed(path, exc) from exc
 
     @staticmethod
@@ -136,10 +138,12 @@ class BundleWriter:
             Direction.RECEIVED: Endpoints(Direction.RECEIVED, remote, local),
         }
 
-    def event(self, type_: str, time_ns: int | None = None, **fields: Any) -> None:
+    def event(self, type_: str, time_ns: int | None = None, /, **fields: Any) -> None:
         """Record one event, at `time_ns` (monotonic; default now)."""
-        line = {"t_ns": self._clock.monotonic_ns() if time_ns is None else time_ns, "type": type_, **fields}
-        self._events.add(json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
+        own = {"t_ns": self._clock.monotonic_ns() if time_ns is None else time_ns, "type": type_}
+        # an agent may call its fields what it likes, and put half a surrogate pair in them (kept as an escape)
+        line = json.dumps({**own, **fields, **own}, separators=(",", ":"), ensure_ascii=False)
+        self._events.add(line.encode(errors="backslashreplace") + b"\n")
         if self.failure is not None:
             self._flush_late()
 
