@@ -17,6 +17,7 @@ __all__ = ["LiveHearing"]
 FLOOR_PACKETS = 100  # 2 s of 20 ms
 FLOOR_MIN_PACKETS = 10
 RUN_NS = 30 * NS_PER_MS  # sound shorter than this is a click
+MAX_DECODERS = 64  # a hostile peer may send any number of SSRCs
 GAP_NS = 200 * NS_PER_MS  # a pause shorter than this does not end a sound
 
 
@@ -35,7 +36,9 @@ class LiveHearing:
         self._payload_types = payload_types
         self._decoders: dict[tuple[int, str], Decoder] = {}
         self._floor: deque[float] = deque(maxlen=FLOOR_PACKETS)
-        self._begun_ns: int | None = None
+        self._begun_ns: int | None = None  # of what may yet prove a click
+        self._until_ns: int | None = None
+        self._loud_ns = 0
         self.onset_ns: int | None = None
         self.audible_until_ns: int | None = None
 
@@ -47,31 +50,38 @@ class LiveHearing:
         key = packet.ssrc, codec.name
         decoder = self._decoders.get(key)
         if decoder is None:
+            if len(self._decoders) == MAX_DECODERS:
+                del self._decoders[next(iter(self._decoders))]
             decoder = self._decoders[key] = Decoder(codec)
         pcm = decoder.decode(packet.payload)
         if pcm is None:
             return
-        window = codec.rate_hz // 200
+        window = min(codec.rate_hz // 200, len(pcm))
         frames = pcm[: len(pcm) // window * window].reshape(-1, window)
         power = (np.einsum("ij,ij->i", frames, frames) / window).tolist()
         threshold = self._threshold_power()
         self._floor.append(sum(power) / len(power))
-        if max(power) >= threshold:
-            self._audible(arrival_ns, arrival_ns + samples_to_ns(len(pcm), codec.rate_hz))
+        loud = window * sum(value >= threshold for value in power)
+        if loud:
+            until_ns = arrival_ns + samples_to_ns(len(pcm), codec.rate_hz)
+            self._heard(arrival_ns, until_ns, samples_to_ns(loud, codec.rate_hz))
 
     def _threshold_power(self) -> float:
         least = from_dbov(MIN_THRESHOLD_DBOV) ** 2
         if len(self._floor) < FLOOR_MIN_PACKETS:
             return float(least)
-        floor = sorted(self._floor)[len(self._floor) // 10]
+        floor = sorted(self._floor)[(len(self._floor) - 1) // 10]
         return float(max(least, floor * 10 ** (MARGIN_DB / 10)))
 
-    def _audible(self, arrival_ns: int, until_ns: int) -> None:
-        if self.audible_until_ns is None or arrival_ns - self.audible_until_ns > GAP_NS:
-            self._begun_ns = arrival_ns
-        self.audible_until_ns = until_ns
-        if self._begun_ns is not None and until_ns - self._begun_ns >= RUN_NS:
+    def _heard(self, arrival_ns: int, until_ns: int, loud_ns: int) -> None:
+        if self._until_ns is None or arrival_ns - self._until_ns > GAP_NS:
+            self._begun_ns, self._loud_ns = arrival_ns, 0
+        self._until_ns = until_ns
+        self._loud_ns += loud_ns
+        if self._begun_ns is not None and self._loud_ns >= RUN_NS:
             self.onset_ns, self._begun_ns = self._begun_ns, None
+        if self._begun_ns is None:
+            self.audible_until_ns = until_ns
 
     def quiet_for(self, now_ns: int) -> int | None:
         """How long nothing has been audible (ns); None if nothing ever was."""

@@ -20,6 +20,7 @@ __all__ = ["LagSelector", "run"]
 T = TypeVar("T")
 
 SWITCH_INTERVAL_S = 0.0005
+AT_ONCE_NS = 20_000  # a wait that is over sooner was none
 
 
 class LagSelector(selectors.SelectSelector):
@@ -38,14 +39,19 @@ class LagSelector(selectors.SelectSelector):
         self._looked_ns = self.waiting_since_ns = clock.monotonic_ns()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As the base class; notes when it looked and whether it had to wait."""
-        before = self._clock.monotonic_ns()
+        """As the base class; looks before it waits, so that what was there is told from what was waited for."""
+        looked_ns = self._clock.monotonic_ns()
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            # it may have come any time after the look before this one
+            self.waiting_since_ns, self._looked_ns = self._looked_ns, looked_ns
+            return ready
+        begun_ns = self._clock.monotonic_ns()
         ready = super().select(timeout)
-        after = self._clock.monotonic_ns()
-        # where select did not block, what it found may have come any time after the look before this one
-        blocked = after - before > 20_000
-        self.waiting_since_ns = after if blocked else self._looked_ns
-        self._looked_ns = after if blocked else before
+        now_ns = self._clock.monotonic_ns()
+        waited = now_ns - begun_ns > AT_ONCE_NS
+        # what came between the look and the wait was there at once
+        self.waiting_since_ns, self._looked_ns = (now_ns, now_ns) if waited else (looked_ns, begun_ns)
         return ready
 
     def lag_ns(self) -> int:
