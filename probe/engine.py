@@ -23,8 +23,7 @@ from probe.targets.base import CallRequest, Target
 
 __all__ = ["CallPlan", "Engine", "LiveView", "PlannedTurn"]
 
-POLL_S = 0.02
-FLUSH_S = 0.05
+FLUSH_S = 0.1
 STATS_S = 0.2
 QUIET_NS = 300 * NS_PER_MS  # inaudible for this long: the agent's turn is over
 GREETING_QUIET_NS = 700 * NS_PER_MS  # a pause inside a greeting may be longer than one between words
@@ -176,11 +175,11 @@ class Engine:
         self._view(-1, "greeting")
         timeout_ns = self._plan.greeting_timeout_ns
         while self._link.listen().onset_ns is None and self._now() - begun_ns < timeout_ns:
-            await asyncio.sleep(POLL_S)
+            await self._player.tick()
         heard = self._link.listen().onset_ns is not None and timeout_ns > 0
         limit_ns = self._now() + self._plan.turns[0].timeout_ns
         while heard and self._quiet_ns() < GREETING_QUIET_NS and self._now() < limit_ns:
-            await asyncio.sleep(POLL_S)
+            await self._player.tick()
         ended_ns = self._now()
         if heard and self._quiet_ns() >= GREETING_QUIET_NS:
             ended_ns -= self._quiet_ns()
@@ -201,18 +200,20 @@ class Engine:
             await self._wait_until_due(turn)
             settled_at_ns = await self._speak(turn)
         while self._quiet_ns() < QUIET_NS and self._now() - settled_at_ns < turns[-1].timeout_ns:
-            await asyncio.sleep(POLL_S)
+            await self._player.tick()
         self._view(turns[-1].index, "closing")
         await asyncio.sleep(TAIL_NS / NS_PER_S)
 
     async def _wait_until_due(self, turn: PlannedTurn) -> None:
         self._view(turn.index, "waiting")
+        # how the reply to the turn before goes on is heard again in time to know whether it is over
+        self._link.rest_until(self._due_ns - 2 * QUIET_NS)
         while (wait_ns := self._due_ns - self._now()) > 0:
             await asyncio.sleep(min(wait_ns / NS_PER_S, 1.0))
         if turn.interruption_ns is None:
             limit_ns = max(self._due_ns, self._now()) + turn.timeout_ns
             while self._quiet_ns() < QUIET_NS and self._now() < limit_ns:
-                await asyncio.sleep(POLL_S)
+                await self._player.tick()
 
     async def _speak(self, turn: PlannedTurn) -> int:
         """Speak one turn and wait until its reply has been heard, or its timeout; when it was settled (ns)."""
@@ -259,7 +260,7 @@ class Engine:
                     return "reply", now
             if now - stop_ns >= turn.timeout_ns:
                 return "timeout", now
-            await asyncio.sleep(POLL_S)
+            await self._player.tick()
 
     async def _housekeeping(self) -> None:
         """Flush the record, write statistics, and end the call when the disk refuses."""

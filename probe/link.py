@@ -54,6 +54,7 @@ class MediaLink:
         self._payload_types: dict[int, Codec] = {}
         self._hearing = LiveHearing(self._payload_types)
         self._unheard: list[tuple[int, bytes]] = []
+        self._rest_until_ns = 0
         self._session: Session | None = None
         self._tap: MediaTap | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -181,6 +182,10 @@ class MediaLink:
                 self._hear(time_ns, parse_rtp(data))
         return self._hearing
 
+    def rest_until(self, time_ns: int) -> None:
+        """Do not listen to what arrives before this moment (monotonic); it is recorded all the same."""
+        self._rest_until_ns = time_ns
+
     def _hear(self, time_ns: int, packet: RtpPacket) -> None:
         codec = self._payload_types.get(packet.payload_type)
         if codec is None:
@@ -190,7 +195,8 @@ class MediaLink:
             reception = self._receptions[packet.ssrc] = Reception(codec.clock_rate_hz)
         if reception is not None:
             reception.add(time_ns, packet)
-            self._hearing.add(time_ns, packet)
+            if time_ns >= self._rest_until_ns:
+                self._hearing.add(time_ns, packet)
 
     def on_sent(self, time_ns: int, data: bytes, rtcp: bool) -> None:
         """A packet went out."""

@@ -19,8 +19,8 @@ from aiortc import MediaStreamTrack
 from numpy.typing import NDArray
 
 from analysis.audiofile import resample
-from analysis.codecs import Codec, encode
-from analysis.units import NS_PER_MS, NS_PER_S, from_dbov
+from analysis.codecs import Codec, Decoder, encode
+from analysis.units import NS_PER_MS, NS_PER_S, dbov, from_dbov
 from probe.clock import Clock
 from probe.utterances import Utterance
 
@@ -30,11 +30,16 @@ SOURCE_RATE_HZ = 48_000
 NOISE_LOOP_MS = 4_800  # a whole number of frames of 10, 20, 40 and 60 ms
 EDGE_MS = 120  # before and after an utterance, so that the encoder has settled; likewise whole frames
 NOISE_SEED = 20_261_201
+LEVEL_TRIALS = 4
+LEVEL_NEAR_DB = 0.2
 
 
 @dataclass(frozen=True)
 class Background:
-    """What is sent between utterances: packets in a loop, or nothing (`dtx`)."""
+    """What is sent between utterances: packets in a loop, or nothing (`dtx`).
+
+    `noise_dbov` is the level of the noise that was encoded; None where there is none.
+    """
 
     name: str
     packets: tuple[bytes, ...]
@@ -56,16 +61,35 @@ def _noise(samples: int, level_dbov: float | None, rng: np.random.Generator) -> 
 
 
 def encode_background(setting: str, codec: Codec, ptime_ms: int) -> Background:
-    """`noise:DBOV`, `silence` or `dtx` as packets; the loop starts from an encoder that has settled on it."""
+    """`noise:DBOV` (its level once decoded), `silence` or `dtx` as packets, from an encoder that has settled on it."""
     kind, _, level = setting.partition(":")
     if kind == "dtx":
         return Background(setting, (), None)
-    noise_dbov = float(level) if kind == "noise" else None
-    rng = np.random.default_rng(NOISE_SEED)
-    loop = _noise(NOISE_LOOP_MS * codec.rate_hz // 1000, noise_dbov, rng)
+    if kind != "noise":
+        return Background(setting, _loop(None, codec, ptime_ms), None)
+    # Opus takes 1.7 dB off noise, and G.711 adds its own: what was asked for is the level that is heard
+    asked_dbov = noise_dbov = float(level)
+    trials: list[tuple[float, Background]] = []
+    for _ in range(LEVEL_TRIALS):
+        packets = _loop(noise_dbov, codec, ptime_ms)
+        error_db = min(3.0, max(-3.0, _decoded_dbov(packets, codec) - asked_dbov))
+        trials.append((abs(error_db), Background(setting, packets, noise_dbov)))
+        if abs(error_db) <= LEVEL_NEAR_DB:
+            break
+        noise_dbov -= error_db
+    return min(trials, key=lambda trial: trial[0])[1]
+
+
+def _loop(noise_dbov: float | None, codec: Codec, ptime_ms: int) -> tuple[bytes, ...]:
+    loop = _noise(NOISE_LOOP_MS * codec.rate_hz // 1000, noise_dbov, np.random.default_rng(NOISE_SEED))
     settle = EDGE_MS * codec.rate_hz // 1000
-    packets = encode(codec, np.concatenate((loop[-settle:], loop)), ptime_ms=ptime_ms)
-    return Background(setting, packets[EDGE_MS // ptime_ms :], noise_dbov)
+    return encode(codec, np.concatenate((loop[-settle:], loop)), ptime_ms=ptime_ms)[EDGE_MS // ptime_ms :]
+
+
+def _decoded_dbov(packets: tuple[bytes, ...], codec: Codec) -> float:
+    decoder = Decoder(codec)
+    heard = [pcm for pcm in map(decoder.decode, packets) if pcm is not None]
+    return dbov(float(np.sqrt(np.mean(np.square(np.concatenate(heard))))))
 
 
 def encode_utterance(utterance: Utterance, codec: Codec, ptime_ms: int, background: Background) -> EncodedUtterance:
@@ -113,6 +137,7 @@ class Player(MediaStreamTrack):
         self._clock = clock
         self._next: tuple[EncodedUtterance, int, Callable[[int, int], None]] | None = None
         self._speaking: tuple[EncodedUtterance, int] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
 
     def deadline_ns(self, frame: int) -> int:
         """T of a frame (monotonic ns)."""
@@ -125,6 +150,12 @@ class Player(MediaStreamTrack):
         """
         self._next = utterance, not_before_ns, on_start
 
+    async def tick(self) -> None:
+        """Wait for the next frame: who polls with the frames costs no wake-up of its own."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
+
     async def recv(self) -> av.Packet[Any]:
         """The next packet, at its deadline; called by aiortc's sender."""
         if not self.started.is_set():
@@ -135,6 +166,10 @@ class Player(MediaStreamTrack):
             await self._sleep_until(self.deadline_ns(frame))
             payload = self._payload(frame)
             self.frame += 1
+            waiting, self._waiting = self._waiting, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
             if payload is not None:
                 packet = av.Packet(payload)
                 packet.pts = frame * self._ticks
