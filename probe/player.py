@@ -137,7 +137,7 @@ class Player(MediaStreamTrack):
         self._clock = clock
         self._next: tuple[EncodedUtterance, int, Callable[[int, int], None]] | None = None
         self._speaking: tuple[EncodedUtterance, int] | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        self._for_frame: list[asyncio.Future[None]] = []
 
     def deadline_ns(self, frame: int) -> int:
         """T of a frame (monotonic ns)."""
@@ -153,7 +153,7 @@ class Player(MediaStreamTrack):
     async def tick(self) -> None:
         """Wait for the next frame: who polls with the frames costs no wake-up of its own."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self._for_frame.append(waiter)
         await waiter
 
     async def recv(self) -> av.Packet[Any]:
@@ -166,7 +166,7 @@ class Player(MediaStreamTrack):
             await self._sleep_until(self.deadline_ns(frame))
             payload = self._payload(frame)
             self.frame += 1
-            waiting, self._waiting = self._waiting, []
+            waiting, self._for_frame = self._for_frame, []
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_result(None)
