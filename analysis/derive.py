@@ -33,8 +33,8 @@ from analysis.result import (
     Source,
     Turn,
 )
-from analysis.sounds import HeardStream, Sound, hear
 from analysis.series import audibly_concealed_ms, call_series
+from analysis.sounds import HeardStream, Sound, hear
 from analysis.statistics import summarize
 from analysis.truth import with_truth
 from analysis.turns import Ending, Pairing, Spoken, pair

@@ -29,7 +29,7 @@ def _timer_lateness_ms() -> list[float]:
 
     async def tick(_: LagSelector) -> list[float]:
         late = []
-        for _ in range(TICKS):
+        for _tick in range(TICKS):
             due_ns = clock.monotonic_ns() + int(TICK_S * 1e9)
             await asyncio.sleep(TICK_S)
             late.append((clock.monotonic_ns() - due_ns) / 1e6)
