@@ -5,9 +5,12 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from typing import Protocol
 
+from analysis.rtp import signed_difference
+from analysis.streams import SPLIT_GAP_MS
 from analysis.units import NS_PER_MS
 from probe.agent.stream import ReplayWindow, SentPacket
 from probe.agent.truth import Departure
@@ -17,6 +20,7 @@ __all__ = ["Handle", "Outbox", "Scheduler"]
 # What is decoded before a sound: the 2 s that the noise floor looks at, and time for the decoder's state to be right
 HISTORY_NS = 3_500 * NS_PER_MS
 HISTORY_PACKETS = 25
+SPLIT_NS = SPLIT_GAP_MS * NS_PER_MS + 20 * NS_PER_MS  # between the beginnings of two packets
 MAX_KEPT = 600  # packets; looking through the history at every one would cost more than keeping some
 
 
@@ -63,12 +67,14 @@ class Outbox:
         self._waiting: list[tuple[int, int, SentPacket, Callable[[], None] | None]] = []
         self._timer: Handle | None = None
         self._timer_ns = 0
+        self._latest: SentPacket | None = None
+        self._span_timestamp = 0
 
     def post(self, packet: SentPacket, on_left: Callable[[], None] | None = None) -> None:
         """Take the next packet; `on_left` is called once it has left, or will not."""
         if not self._kept:
             self._first_kept = packet.count
-        self._kept.append(Departure(packet, None, delivered=not packet.lost))
+        self._kept.append(Departure(packet, None, not packet.lost, self._span_of(packet)))
         if packet.lost:
             if on_left is not None:
                 on_left()
@@ -80,6 +86,19 @@ class Outbox:
             heapq.heappush(self._waiting, (packet.send_ns, packet.count, packet, on_left))
             self._arm()
 
+    def _span_of(self, packet: SentPacket) -> int:
+        """The timestamp at which the packet's stretch of the stream began."""
+        before, self._latest = self._latest, packet
+        goes_on = (
+            before is not None
+            and before.ssrc == packet.ssrc
+            and signed_difference(packet.sequence_number, before.sequence_number, 16) == 1
+            and packet.nominal_ns - before.nominal_ns < SPLIT_NS
+        )
+        if not goes_on:
+            self._span_timestamp = packet.timestamp
+        return self._span_timestamp
+
     def discard_waiting(self) -> None:
         """What has not left never will."""
         if self._timer is not None:
@@ -87,7 +106,7 @@ class Outbox:
             self._timer = None
         waiting, self._waiting = self._waiting, []
         for _, _, packet, _ in waiting:
-            self._note(Departure(packet, None, delivered=False))
+            self._note(packet, None, delivered=False)
 
     def _arm(self) -> None:
         at_ns = self._waiting[0][0]
@@ -110,14 +129,14 @@ class Outbox:
     def _send(self, packet: SentPacket, on_left: Callable[[], None] | None) -> None:
         left_ns = self._transmit(packet)
         delivered = left_ns is not None and (self._replay is None or self._replay.accepts(packet))
-        self._note(Departure(packet, left_ns, delivered))
+        self._note(packet, left_ns, delivered=delivered)
         if on_left is not None:
             on_left()
 
-    def _note(self, departure: Departure) -> None:
-        at = departure.packet.count - self._first_kept
+    def _note(self, packet: SentPacket, left_ns: int | None, *, delivered: bool) -> None:
+        at = packet.count - self._first_kept
         if 0 <= at < len(self._kept):
-            self._kept[at] = departure
+            self._kept[at] = replace(self._kept[at], left_ns=left_ns, delivered=delivered)
 
     def window(self, first_count: int, stop_count: int) -> tuple[Departure, ...]:
         """The packets from `first_count` to before `stop_count`, and the history before them."""

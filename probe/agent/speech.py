@@ -1,7 +1,7 @@
 """Plans into packets' payloads, encoded before they are needed; and the loop of payloads that fills a stream's silence.
 
-A sound is encoded by a fresh encoder. In a stream that never pauses, that encoder has first heard what goes before (the
-silence or comfort noise), so that the join is no click. docs/adr/0003 defines what audible means.
+A sound is encoded by a fresh encoder that has first heard what goes before it: silence, or the comfort noise of a
+stream that never pauses. So the join is no click, and where a sound begins does not hang on its leading silence.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ def _prepare(config: AgentConfig, plan: ReplyPlan, kind: Kind, codec: Codec, pti
     encoder = Encoder(codec, ptime_ms=ptime_ms, bit_rate=config.bit_rate)
     if config.comfort_noise_dbov is not None:
         pcm = pcm + _noise(config, plan.call, 2 * (plan.index + 1) + (kind == "backchannel"), len(pcm))
-    if config.stream == "continuous":
-        for frame in _frames(_loop_pcm(config, codec)[-WARM_UP_MS * codec.rate_hz // 1000 :], size):
-            encoder.encode(frame)
+    noise_before = config.comfort_noise_dbov if config.stream == "continuous" else None
+    _warm_up(encoder, _loop_pcm(config.seed, noise_before, codec), size)
     payloads: list[bytes | None] = [encoder.encode(frame) for frame in _frames(pcm, size)]
     if config.impairment.dtx:
         sent = _sent_with_dtx(np.asarray(gate.reshape(-1, size).any(axis=1)), ptime_ms)
@@ -97,19 +96,20 @@ def idle_loop(config: AgentConfig, codec: Codec, ptime_ms: int) -> tuple[bytes, 
 @lru_cache(maxsize=16)
 def _idle_loop(seed: int, noise_dbov: float | None, bit_rate: int, codec: Codec, ptime_ms: int) -> tuple[bytes, ...]:
     size = codec.rate_hz * ptime_ms // 1000
-    pcm = _loop_noise(seed, noise_dbov, codec)
+    pcm = _loop_pcm(seed, noise_dbov, codec)
     encoder = Encoder(codec, ptime_ms=ptime_ms, bit_rate=bit_rate)
-    for frame in _frames(pcm[-WARM_UP_MS * codec.rate_hz // 1000 :], size):
-        encoder.encode(frame)
+    _warm_up(encoder, pcm, size)
     return tuple(encoder.encode(frame) for frame in _frames(pcm, size))
 
 
-def _loop_pcm(config: AgentConfig, codec: Codec) -> NDArray[np.float32]:
-    return _loop_noise(config.seed, config.comfort_noise_dbov, codec)
+def _warm_up(encoder: Encoder, loop: NDArray[np.float32], size: int) -> None:
+    """Let an encoder hear the end of what goes before."""
+    for frame in _frames(loop[-WARM_UP_MS * encoder.codec.rate_hz // 1000 :], size):
+        encoder.encode(frame)
 
 
 @lru_cache(maxsize=8)
-def _loop_noise(seed: int, noise_dbov: float | None, codec: Codec) -> NDArray[np.float32]:
+def _loop_pcm(seed: int, noise_dbov: float | None, codec: Codec) -> NDArray[np.float32]:
     samples = LOOP_MS * codec.rate_hz // 1000
     if noise_dbov is None:
         return np.zeros(samples, dtype=np.float32)

@@ -31,11 +31,16 @@ CONTENT_MARGIN_MS = 100  # the content is looked for from here before its planne
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A packet and what became of it: when it left the socket (None: never), and whether it reached RTP there."""
+    """A packet and what became of it: when it left the socket (None: never), and whether it reached RTP there.
+
+    `span_timestamp` is the RTP timestamp with which its stretch of the stream began, the one before it having ended 2 s
+    earlier: where a receiver's 1 ms steps of the audibility rule count from. None: with this packet.
+    """
 
     packet: SentPacket
     left_ns: int | None
     delivered: bool
+    span_timestamp: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +106,19 @@ class Truth:
 
 @dataclass(frozen=True)
 class _Heard:
-    """A stretch of one stream as a receiver decodes it; `rows` are the stream's packets in it."""
+    """A stretch of one stream as a receiver decodes it, from `origin` on; `rows` are the sound's packets in it."""
 
     stream: Stream
-    span: Span
+    origin: int
+    present: NDArray[np.bool_]
     track: LevelTrack
     rows: NDArray[np.int64]
 
     def position_of(self, row: int) -> int:
-        return int(self.stream.position[row]) - self.span.position
+        return int(self.stream.position[row]) - self.origin
 
     def row_of(self, sample: int) -> int:
-        return self.stream.packet_at(self.span.position + sample)
+        return self.stream.packet_at(self.origin + sample)
 
 
 def truth_of(spoken: Spoken, departures: Sequence[Departure], codec: Codec) -> Truth:
@@ -122,7 +128,7 @@ def truth_of(spoken: Spoken, departures: Sequence[Departure], codec: Codec) -> T
     ----------
     spoken : Spoken
     departures : sequence of Departure
-        In order of their count, without gaps: the sound's packets, and what there is of the 3.5 s before them.
+        In order of their count, without gaps: the sound's packets, and the history before them (see `Outbox.window`).
     codec : Codec
 
     Returns
@@ -161,6 +167,7 @@ def truth_of(spoken: Spoken, departures: Sequence[Departure], codec: Codec) -> T
 def _stretches(departures: Sequence[Departure], spoken: Spoken, codec: Codec) -> Iterable[_Heard]:
     """The spans of each stream in which packets of the sound lie, in order."""
     payload_types = {departures[0].packet.payload_type: codec} if departures else {}
+    by_count = {d.packet.count: d for d in departures}
     delivered = {d.packet.count for d in departures if d.delivered}
     # the count stands in for the time, so that the rows of a stream can be told apart afterwards
     for stream in build_streams(_timed(departures), payload_types):
@@ -173,14 +180,30 @@ def _stretches(departures: Sequence[Departure], spoken: Spoken, codec: Codec) ->
             own = (stream.position >= span.position) & (stream.position < span.position + len(span.pcm))
             rows = np.flatnonzero(inside & own)
             if len(rows):
-                track = LevelTrack(
-                    span.pcm,
-                    codec.rate_hz,
-                    present=span.present,
-                    silent_before=span.silent_before,
-                    silent_after=span.silent_after,
-                )
-                yield _Heard(stream, span, track, rows)
+                first = by_count[int(stream.arrival_ns[np.searchsorted(stream.position, span.position)])]
+                yield _laid_out(stream, span, rows, _steps_in(first, codec))
+
+
+def _steps_in(first: Departure, codec: Codec) -> int:
+    """How far into one of a receiver's 1 ms steps a packet begins (samples)."""
+    if first.span_timestamp is None:
+        return 0
+    ticks = signed_difference(first.packet.timestamp, first.span_timestamp, 32)
+    return codec.samples(ticks) % (codec.rate_hz // 1000)
+
+
+def _laid_out(stream: Stream, span: Span, rows: NDArray[np.int64], lead: int) -> _Heard:
+    """A span with `lead` samples of silence before it, so that the rule steps through it as a receiver's does."""
+    pcm = np.concatenate((np.zeros(lead, dtype=np.float32), span.pcm))
+    present = np.concatenate((np.ones(lead, dtype=bool), span.present))
+    track = LevelTrack(
+        pcm,
+        stream.codec.rate_hz,
+        present=present,
+        silent_before=max(0, span.silent_before - lead),
+        silent_after=span.silent_after,
+    )
+    return _Heard(stream, span.position - lead, present, track, rows)
 
 
 def _timed(departures: Iterable[Departure]) -> list[Timed]:
@@ -227,7 +250,7 @@ def _noise_dbov(stretches: Sequence[_Heard], spoken: Spoken) -> float | None:
     noise = np.zeros(len(heard.track.x), dtype=bool)
     noise[begin + margin : max(begin, begin + spoken.speech_start - margin)] = True
     noise[begin + spoken.speech_stop + margin : stop] = True
-    alone = heard.track.x[noise & heard.span.present]
+    alone = heard.track.x[noise & heard.present]
     if len(alone) < NOISE_LEAST_MS * heard.track.rate_hz // 1000:
         return spoken.noise_dbov
     return dbov(float(np.sqrt(np.mean(np.square(alone, dtype=np.float64)))))
