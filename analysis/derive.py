@@ -138,7 +138,14 @@ def derive(
     series: list[CallSeries] = []
     warnings: list[str] = []
     for record in records:
-        made, figures = _derive_call(record, tuple(policies), output)
+        try:
+            made, figures = _derive_call(record, tuple(policies), output)
+        except (KeyError, TypeError, ValueError) as exc:
+            where = record.path or "record"
+            raise BundleError(
+                f"{where}: events or manifest are damaged ({exc.__class__.__name__}: {exc})",
+                next_step="packets.pcap can still be opened in Wireshark",
+            ) from exc
         turns += made
         series += figures
         warnings += [f"{record.path.name}: {w}" if record.path else w for w in record.warnings]
