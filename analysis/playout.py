@@ -14,69 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.errors import UsageError
-from analysis.neteq import RATES_HZ, NetEqRun, run_neteq_phases
+from analysis.neteq import NetEqRun, run_neteq_phases
+from analysis.trace import PacketTrace, talkspurts
 from analysis.units import NS_PER_MS, NS_PER_S, ms_to_ns, samples_to_ms, samples_to_ns
 
-__all__ = ["PacketTrace", "Playout", "PlayoutPoint", "Policy", "parse_policy", "play", "talkspurts"]
+__all__ = ["Playout", "PlayoutPoint", "Policy", "parse_policy", "play"]
 
 MAX_FIXED_MS = 5000
-TALKSPURT_GAP_MS = 60
 POINT_MS = 200
 MAX_EMPTY_POINTS = 50  # of a stretch in which nothing happens; the rest of it is one point
 
 Int64 = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class PacketTrace:
-    """The packets of one stream that arrived, in order of sequence number, without duplicates.
-
-    Parameters
-    ----------
-    rate_hz : int
-        Sampling rate of the decoded audio: 48000 Opus, 8000 G.711, 16000 G.722.
-    sequence : ndarray of int64, shape (n,)
-        Unwrapped RTP sequence numbers, strictly increasing; a gap is a loss.
-    position : ndarray of int64, shape (n,)
-        First sample of each packet on the stream's media timeline, in samples at `rate_hz`. A jump without a gap in
-        `sequence` is a pause (DTX).
-    samples : ndarray of int64, shape (n,)
-        Duration of each packet in samples.
-    arrival_ns : ndarray of int64, shape (n,)
-        Monotonic time of arrival; not sorted where packets were reordered.
-    payload_bytes : ndarray of int64, shape (n,)
-        Size of each payload.
-    pcm : ndarray of float32, shape (samples.sum(),)
-        Decoded audio of the packets one after another, full scale 1.0.
-
-    Raises
-    ------
-    ValueError
-        If lengths do not match, `sequence` does not increase, a duration is not positive or the rate is not one of
-        8000, 16000, 32000 and 48000.
-    """
-
-    rate_hz: int
-    sequence: Int64
-    position: Int64
-    samples: Int64
-    arrival_ns: Int64
-    payload_bytes: Int64
-    pcm: NDArray[np.float32]
-
-    def __post_init__(self) -> None:
-        if self.rate_hz not in RATES_HZ:
-            raise ValueError(f"rate_hz must be one of {RATES_HZ}, got {self.rate_hz}")
-        count = len(self.sequence)
-        for name in ("position", "samples", "arrival_ns", "payload_bytes"):
-            if len(getattr(self, name)) != count:
-                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {count} packets")
-        if count and int(self.samples.min()) < 1:
-            raise ValueError("samples must be positive")
-        if len(self.pcm) != int(self.samples.sum()):
-            raise ValueError(f"pcm has {len(self.pcm)} samples, the packets {int(self.samples.sum())}")
-        if count > 1 and int(np.diff(self.sequence).min()) < 1:
-            raise ValueError("sequence must increase strictly")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,25 +165,9 @@ def play(trace: PacketTrace, policy: str) -> Playout:
         return Playout(policy, trace.rate_hz, empty, empty, empty, _empty_inbound(parsed), ())
     if parsed.kind == "chrome":
         return _from_neteq(trace, policy, run_neteq_phases(trace))
-    spurt = talkspurts(trace)
+    spurt = talkspurts(trace.sequence, trace.position, trace.samples, trace.rate_hz)
     due_ns = trace.arrival_ns.copy() if parsed.kind == "none" else _fixed_due_ns(trace, spurt, parsed.delay_ms)
     return _constant(trace, policy, parsed, spurt, due_ns)
-
-
-def talkspurts(trace: PacketTrace) -> Int64:
-    """Number of the talkspurt (from 0) that each packet belongs to, shape (n,).
-
-    One begins at the first packet, and at one whose position lies more than 60 ms past the end of its predecessor by
-    sequence number; each packet lost between them counts the predecessor's duration. So does one whose timeline starts
-    again at an earlier position.
-    """
-    lost = np.diff(trace.sequence) - 1
-    # beyond this many losses a pause can not be told any more, and the product must not overflow
-    expected = trace.position[:-1] + trace.samples[:-1] * (1 + np.minimum(lost, 1 << 32))
-    begins = trace.position[1:] - expected > TALKSPURT_GAP_MS * trace.rate_hz // 1000
-    begins |= trace.position[1:] < trace.position[:-1]
-    first = np.zeros(min(1, len(trace.sequence)), dtype=np.int64)
-    return np.concatenate([first, np.cumsum(begins)]).astype(np.int64)
 
 
 def _duration_ns(samples: Int64, rate_hz: int) -> Int64:

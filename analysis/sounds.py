@@ -24,8 +24,9 @@ from analysis.audibility import (
     threshold_shifts_ms,
 )
 from analysis.codecs import Codec
-from analysis.playout import PacketTrace, Playout, play
+from analysis.playout import Playout, play
 from analysis.streams import Decoded, Span, Stream, Timed, build_streams, decode, spans
+from analysis.trace import PacketTrace
 from analysis.units import dbov, ns_to_ms, samples_to_ms, samples_to_ns
 
 __all__ = ["HeardStream", "Sound", "hear"]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from analysis.codecs import Codec, Decoder, packet_samples
 from analysis.rtp import RtpPacket, signed_difference
+from analysis.trace import talkspurts
 
 __all__ = ["Decoded", "Span", "Stream", "Timed", "build_streams", "decode", "spans"]
 
@@ -23,7 +24,6 @@ MAX_DROPOUT = 3000  # packets; RFC 3550 A.1
 MAX_MISORDER = 3000  # packets; as much as MAX_DROPOUT, since stalls reorder far more than the 100 of the RFC
 MAX_OVERTAKEN = 10  # packets by which the one that arrived first may have overtaken others
 MAX_OVERTAKEN_TICKS = 48_000  # 1 s of Opus, 6 s of G.711 and G.722
-TALKSPURT_GAP_MS = 60
 SPLIT_GAP_MS = 2000  # as far as the noise floor looks back, so that splitting there changes nothing
 MAX_CONCEALED = 50  # packets in a row; beyond it a decoder has long faded to silence
 
@@ -211,9 +211,6 @@ def _stream(ssrc: int, generation: int, codec: Codec, counter: _Counter) -> Stre
     sequence -= np.searchsorted(soundless, sequence) - int(np.searchsorted(soundless, order[0]))
     samples = np.array([packet_samples(codec, p) for p in payloads], dtype=np.int64)
     position = (timestamp - timestamp[0]) * codec.rate_hz // codec.clock_rate_hz
-    missing = np.diff(sequence) - 1
-    gap = np.diff(position) - samples[:-1] * (1 + missing)
-    starts = gap > TALKSPURT_GAP_MS * codec.rate_hz // 1000
     return Stream(
         ssrc=ssrc,
         generation=generation,
@@ -223,7 +220,7 @@ def _stream(ssrc: int, generation: int, codec: Codec, counter: _Counter) -> Stre
         position=position,
         samples=samples,
         arrival_ns=np.array([packets[s][1].time_ns for s in order], dtype=np.int64),
-        talkspurt=np.concatenate(([0], np.cumsum(starts))).astype(np.int64),
+        talkspurt=talkspurts(sequence, position, samples, codec.rate_hz),
         payloads=payloads,
         duplicates=counter.duplicates[generation],
     )

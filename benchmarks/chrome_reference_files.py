@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from analysis.audibility import LevelTrack, audible_runs
 from analysis.errors import ProbeError, UsageError
 from analysis.neteq import NetEqRun, run_neteq, run_neteq_phases
-from analysis.playout import PacketTrace
 from analysis.rtp import is_rtcp, is_rtp_or_rtcp, parse_rtp, unwrap
+from analysis.trace import PacketTrace
 
 RATE_HZ = 48_000
 PCAP_NS_MAGIC = 0xA1B23C4D

@@ -7,7 +7,6 @@ not stands in docs/adr/0005.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,11 @@ from numpy.typing import NDArray
 from analysis.neteq.buffer import Packet
 from analysis.neteq.counters import Counters
 from analysis.neteq.engine import TICK_MS, NetEq
+from analysis.trace import PacketTrace
 from analysis.units import NS_PER_MS, NS_PER_S
 
-if TYPE_CHECKING:
-    from analysis.playout import PacketTrace
+__all__ = ["PHASES_NS", "Counters", "NetEqRun", "Snapshot", "run_neteq", "run_neteq_phases"]
 
-__all__ = ["PHASES_NS", "RATES_HZ", "Counters", "NetEqRun", "Snapshot", "run_neteq", "run_neteq_phases"]
-
-RATES_HZ = (8000, 16000, 32000, 48000)
 TICK_NS = TICK_MS * NS_PER_MS
 # Where a real sink's ticks lie is not in the trace and changes from call to call: first tick after the first arrival.
 PHASES_NS = tuple(ms * NS_PER_MS for ms in (5, 3, 7, 1, 9))

@@ -14,7 +14,8 @@ from analysis.neteq.buffer import SyncBuffer
 from analysis.neteq.counters import Counters
 from analysis.neteq.delay import ArrivalHistory, DelayManager
 from analysis.neteq.signal import Searcher
-from analysis.playout import PacketTrace, Playout, play
+from analysis.playout import Playout, play
+from analysis.trace import PacketTrace
 
 MS = 1_000_000
 RATE_HZ = 48_000

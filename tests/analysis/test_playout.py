@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from analysis.errors import UsageError
-from analysis.playout import PacketTrace, Playout, Policy, parse_policy, play, talkspurts
+from analysis.playout import Playout, Policy, parse_policy, play
+from analysis.trace import PacketTrace, talkspurts
 
 MS = 1_000_000
 RATE_HZ = 48_000
@@ -159,7 +160,7 @@ def test_fixed_discards_what_comes_after_its_turn() -> None:
 
 def test_lost_packets_are_concealed_and_do_not_begin_a_talkspurt() -> None:
     trace = make_trace([0, 1, 6, 7], [0.0, 20.0, 120.0, 140.0])  # 80 ms lost: more than the 60 ms of a pause
-    assert talkspurts(trace).tolist() == [0, 0, 0, 0]
+    assert talkspurts(trace.sequence, trace.position, trace.samples, trace.rate_hz).tolist() == [0, 0, 0, 0]
     for policy in ("none", "fixed:60"):
         result = play(trace, policy)
         check_consistent(result)
@@ -172,7 +173,12 @@ def test_a_pause_begins_a_talkspurt_with_a_delay_of_its_own() -> None:
     pause = 60 * 48
     position = [0, FRAME, 2 * FRAME + pause, 3 * FRAME + 2 * pause + 1]
     trace = make_trace([0, 1, 2, 3], [0.0, 20.0, 103.0, 181.0], position)
-    assert talkspurts(trace).tolist() == [0, 0, 0, 1]  # 60 ms is not a pause yet, 60 ms and a sample is one
+    assert talkspurts(trace.sequence, trace.position, trace.samples, trace.rate_hz).tolist() == [
+        0,
+        0,
+        0,
+        1,
+    ]  # 60 ms is not a pause yet, 60 ms and a sample is one
     result = play(trace, "fixed:100")
     check_consistent(result)
     assert result.play_ns(position[2]) == 200 * MS
