@@ -166,7 +166,7 @@ class TestDamage:
         (bundle / "packets.pcap").unlink()
         (bundle / "events.jsonl").unlink()
         record = read_call(bundle)
-        assert record.events == record.received == record.sent == ()
+        assert (record.events, record.received, record.sent) == ((), (), ())
         assert record.warnings == ("events.jsonl is missing", "packets.pcap is missing")
 
     def test_a_capture_that_was_cut_off_is_read_to_its_end(self, bundle: Path) -> None:

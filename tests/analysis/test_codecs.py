@@ -42,6 +42,10 @@ def decoded(codec: Codec, packets: tuple[bytes, ...]) -> list[NDArray[np.float32
     return out
 
 
+def same(a: NDArray[np.float32] | None, b: NDArray[np.float32] | None) -> bool:
+    return a is not None and b is not None and np.array_equal(a, b)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("ptime_ms", PTIMES_MS)
 class TestRoundTrip:
@@ -207,13 +211,13 @@ class TestLosses:
         decoder = Decoder(codec)
         decoder.conceal()
         for packet, expected in zip(packets, decoded(codec, packets), strict=True):
-            assert np.array_equal(decoder.decode(packet), expected)
+            assert same(decoder.decode(packet), expected)
 
     def test_g711_has_no_state(self) -> None:
         codec = CODECS["pcma"]
         packets = encode(codec, band_noise(codec, codec.rate_hz))
         for (_, expected), packet in zip(pairwise(decoded(codec, packets)), packets[1:], strict=True):
-            assert np.array_equal(Decoder(codec).decode(packet), expected)
+            assert same(Decoder(codec).decode(packet), expected)
 
 
 class TestDamage:
@@ -239,7 +243,7 @@ class TestDamage:
             untouched.decode(packet)
         assert decoder.decode(payload) is None
         # and the stream goes on as if it had not been there
-        assert np.array_equal(decoder.decode(packets[5]), untouched.decode(packets[5]))
+        assert same(decoder.decode(packets[5]), untouched.decode(packets[5]))
 
     @settings(deadline=None, max_examples=300)
     @given(

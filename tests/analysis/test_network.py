@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ SILENCE = bytes([0xF8, 0xFF, 0xFE])
 
 
 def stream(
-    delays_ms: list[float | None], *, ssrc: int = 7, begin_ns: int = BASE_NS, sequence: int = 0xFFF0
+    delays_ms: Sequence[float | None], *, ssrc: int = 7, begin_ns: int = BASE_NS, sequence: int = 0xFFF0
 ) -> list[Stream]:
     """Packets of 20 ms that arrive `delays_ms` after they were due; None is lost."""
     packets = [

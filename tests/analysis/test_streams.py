@@ -326,7 +326,7 @@ def coded(codec: Codec, sound: Sequence[float], payload_type: int) -> list[Timed
 
 def tone(codec: Codec, seconds: float) -> list[float]:
     t = np.arange(round(seconds * codec.rate_hz)) / codec.rate_hz
-    return (0.25 * np.sin(2 * np.pi * 440 * t)).tolist()
+    return [float(x) for x in 0.25 * np.sin(2 * np.pi * 440 * t)]
 
 
 class TestSound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import stat
 import subprocess
@@ -243,3 +244,35 @@ class TestAppending:
         writer.close()
         writer.close()
         assert len(read_call(tmp_path / "call").events) == 1
+
+
+class TestDocumentation:
+    """docs/bundle.md names what the code writes."""
+
+    ROOT = Path(__file__).resolve().parents[2]
+    TEXT = (ROOT / "docs" / "bundle.md").read_text(encoding="utf-8")
+
+    def events(self) -> dict[str, set[str]]:
+        """Types and fields of all that the probe's own modules record."""
+        found: dict[str, set[str]] = {}
+        for path in (self.ROOT / "probe").glob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                match node:
+                    case ast.Call(func=ast.Attribute(attr="event"), args=[ast.Constant(value=str(type_)), *_]):
+                        found.setdefault(type_, set()).update(k.arg for k in node.keywords if k.arg is not None)
+        return found
+
+    def test_every_event_and_each_of_its_fields(self) -> None:
+        events = self.events()
+        assert "turn_started" in events
+        rows = {line.split("|")[1].strip(): line for line in self.TEXT.splitlines() if line.startswith("| `")}
+        for type_, fields in events.items():
+            assert f"`{type_}`" in rows, f"{type_} is not in docs/bundle.md"
+            described = self.TEXT if type_ == "turn_started" else rows[f"`{type_}`"]
+            for name in fields:
+                assert f"`{name}`" in described, f"{type_}.{name} is not in docs/bundle.md"
+
+    def test_the_files(self, tmp_path: Path) -> None:
+        BundleWriter(tmp_path / "call", {}, CLOCK).close()
+        for path in (tmp_path / "call").iterdir():
+            assert path.name in self.TEXT
