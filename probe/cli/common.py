@@ -16,7 +16,7 @@ from analysis.bundle import CallRecord, find_calls, read_call
 from analysis.derive import ASSUMED_OUTPUT, Derived, Output, derive
 from analysis.errors import UsageError
 from analysis.playout import parse_policy
-from analysis.result import Result, Turn, exit_code, result_json_text
+from analysis.result import Result, exit_code, result_json_text
 from probe.recorder import write_private
 
 __all__ = [
@@ -142,43 +142,62 @@ def _number(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
+
+
+def _print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose numbers are never cut off, however narrow the terminal: only notes are folded."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for k, column in enumerate(columns):
+        widest = max([len(column), *(len(row[k]) for row in rows)])
+        if column != "notes":
+            left = column in ("call", "turn", "lang", "outcome")
+            table.add_column(column, justify="left" if left else "right", width=widest, no_wrap=True)
+        elif any(row[k] for row in rows):
+            table.add_column(column, overflow="fold", min_width=8)
+    for row in rows:
+        table.add_row(*row[: len(table.columns)])
+    console.print(table, crop=False)
+
+
 def _print_text(result: Result) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
-    several = len({turn.call for turn in result.turns}) > 1
-    others = sorted({name for turn in result.turns for name in turn.variants_ms})
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    columns = [*(["call"] if several else []), "turn", "lang", "outcome", "latency ms", "± ms", "received ms"]
-    for column in columns:
-        table.add_column(column, justify="right" if column.endswith("ms") else "left")
-    for name in (*others, "network+agent", "silence", "buffer"):
-        table.add_column(name, justify="right")
-    table.add_column("notes", overflow="fold")
-    for turn in result.turns:
-        table.add_row(*_row(turn, several, others))
     if not console.is_terminal:
-        console.width = 200
-    console.print(table)
+        console.width = 160
+    several = len({turn.call for turn in result.turns}) > 1
+    columns = ["turn", "lang", "outcome", "latency", "±", "received", "remote", "silence", "buffer", "notes"]
+    rows = []
+    for turn in result.turns:
+        stages = turn.stages_ms
+        numbers = [turn.latency_ms, turn.uncertainty_ms, turn.received_ms]
+        numbers += [stages.get(k) for k in ("remote_response", "leading_silence", "jitter_buffer")]
+        notes = ", ".join([*([turn.reason] if turn.reason else []), *turn.flags])
+        named = [*([str(turn.call)] if several else []), str(turn.index), turn.language or "", turn.outcome]
+        rows.append([*named, *(_ms(n) for n in numbers), notes])
+    _print_table(console, [*(["call"] if several else []), *columns], rows)
+    console.print("in ms; remote = remote_response, silence = leading_silence, buffer = jitter_buffer")
+    _print_variants(console, result, several=several)
+    console.print()
     for line in _summary_lines(result):
         console.print(line, soft_wrap=True)
 
 
-def _row(turn: Turn, several: bool, others: Sequence[str]) -> list[str]:
-    stages = turn.stages_ms
-    notes = [*([turn.reason] if turn.reason else []), *turn.flags]
-    return [
-        *([str(turn.call)] if several else []),
-        str(turn.index),
-        turn.language or "",
-        turn.outcome,
-        _number(turn.latency_ms),
-        _number(turn.uncertainty_ms),
-        _number(turn.received_ms),
-        *(_number(turn.variants_ms.get(name)) for name in others),
-        _number(stages.get("remote_response")),
-        _number(stages.get("leading_silence")),
-        _number(stages.get("jitter_buffer")),
-        ", ".join(notes),
+def _print_variants(console: Console, result: Result, *, several: bool) -> None:
+    """The same packets under each policy, side by side."""
+    others = list(dict.fromkeys(name for turn in result.turns for name in turn.variants_ms))
+    if not others:
+        return
+    console.print(f"\nuser latency (ms) under other playout policies; headline: {result.boundaries.policy}")
+    rows = [
+        [
+            *([str(turn.call)] if several else []),
+            str(turn.index),
+            *(_ms(v) for v in (turn.latency_ms, *(turn.variants_ms.get(name) for name in others))),
+        ]
+        for turn in result.turns
     ]
+    _print_table(console, [*(["call"] if several else []), "turn", str(result.boundaries.policy), *others], rows)
 
 
 def _interval(percentile: Mapping[str, Any]) -> str:
@@ -193,7 +212,7 @@ def _interval(percentile: Mapping[str, Any]) -> str:
 
 def _summary_lines(result: Result) -> list[str]:
     summary = result.summary
-    lines = [""]
+    lines = []
     for name in ("p50", "p95"):
         p = summary["percentiles_ms"].get(name)
         if not p or not p["n"]:
