@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from analysis.audibility import (
-    MARGIN_DB,
     LevelTrack,
     audible_runs,
     first_audible,
@@ -100,6 +99,16 @@ class TestEdges:
                 assert (found is not None) is audible
                 assert (last_audible(x, rate_hz) is not None) is audible
 
+    @pytest.mark.parametrize(("gap_ms", "found_before"), [(9, True), (10, True), (11, False), (15, False)])
+    def test_6_of_30_windows_may_be_silent(self, gap_ms: int, found_before: bool) -> None:
+        # a gap of g ms that begins on the grid of hops leaves g − 4 windows of 5 ms without a sample of sound
+        x = np.zeros(48_000)
+        x[24_000:] = burst(24_000)
+        x[24_480 : 24_480 + 48 * gap_ms] = 0
+        found = first_audible(LevelTrack(x, FULL_RATE_HZ))
+        assert found is not None
+        assert found.sample == (24_000 if found_before else 24_480 + 48 * gap_ms)
+
     def test_a_click_before_the_sound_is_passed_over(self) -> None:
         x = np.zeros(48000)
         x[12000:12480] = burst(480)  # 10 ms
@@ -172,7 +181,7 @@ class TestThreshold:
             found = first_audible(LevelTrack(x, rate_hz), start=onset)
             assert found is not None
             assert found.floor_dbov is not None
-            assert found.threshold_dbov == pytest.approx(found.floor_dbov + MARGIN_DB)
+            assert found.threshold_dbov == pytest.approx(found.floor_dbov + 10.0)
             # power of a 20 ms frame of white noise: relative spread √(2/n); its 10th percentile lies 1.28 spreads down,
             # and that of 100 frames is known to 0.17 spreads (√(0.09/100)/φ(−1.28)); 4 of these
             spread = np.sqrt(2 / (0.02 * rate_hz))

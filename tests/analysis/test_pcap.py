@@ -184,6 +184,13 @@ class TestDamage:
         assert [d.payload for d in found] == [b"whole"]
         assert len(warnings) == 1
 
+    def test_a_record_of_more_than_a_mebibyte_is_damage_even_where_it_is_there(self, capture: Path) -> None:
+        whole, size = record(TIME_NS, Direction.SENT, V4, b"whole"), (1 << 20) + 1
+        data = pcap_header() + whole + struct.pack("<IIII", 1, 2, size, size) + bytes(size) + whole
+        found, warnings = read(capture, data)
+        assert [d.payload for d in found] == [b"whole"]
+        assert warnings == ["packets.pcap: cut off; what lies before is used"]
+
     @pytest.mark.parametrize(
         ("magic", "link_type"),
         [
