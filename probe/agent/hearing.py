@@ -20,7 +20,8 @@ FRAMES_PER_S = 200  # 5 ms
 MARGIN_DB = 12.0
 LEAST_DBOV = -45.0
 MOST_DBOV = -25.0  # speech without a pause must not become its own floor
-FLOOR_PACKETS = 150  # 3 s of 20 ms
+FLOOR_PACKETS = 300  # 6 s of 20 ms: longer than most utterances, so that there is some background in it
+SILENT_BEFORE = 20  # packets of silence taken to lie before the first: a caller may begin with a word
 FLOOR_EVERY = 10  # packets between looks at the floor
 FLOOR_PERCENT = 10
 ONSET_NS = 60 * NS_PER_MS  # less than this of voice is a click
@@ -41,7 +42,8 @@ class CallerHearing:
         self._decoder: Decoder | None = None
         self._source: tuple[int, int] | None = None
         self._sequence = 0
-        self._levels: deque[float] = deque(maxlen=FLOOR_PACKETS)
+        self._next_timestamp: int | None = None
+        self._levels: deque[float] = deque([0.0] * SILENT_BEFORE, maxlen=FLOOR_PACKETS)
         self._heard = 0
         self._threshold = from_dbov(LEAST_DBOV) ** 2
         self._begin_ns = 0
@@ -63,13 +65,14 @@ class CallerHearing:
             return None
         source = packet.ssrc, packet.payload_type
         if self._decoder is None or source != self._source:
-            self._decoder, self._source = Decoder(codec), source
+            self._decoder, self._source, self._next_timestamp = Decoder(codec), source, None
         elif signed_difference(packet.sequence_number, self._sequence, 16) <= 0:
             return None  # too late to matter, or a duplicate
         self._sequence = packet.sequence_number
         pcm = self._decoder.decode(packet.payload)
         if pcm is None:
             return None
+        self._take_pause(packet.timestamp, codec.ticks(len(pcm)))
         size = codec.rate_hz // FRAMES_PER_S
         frames = np.square(pcm[: len(pcm) // size * size]).reshape(-1, size).mean(axis=1)
         self._follow_floor(float(frames.mean()))
@@ -80,6 +83,13 @@ class CallerHearing:
         begin_ns = zero_ns + samples_to_ns(int(voiced[0]) * size, codec.rate_hz)
         end_ns = zero_ns + samples_to_ns((int(voiced[-1]) + 1) * size, codec.rate_hz)
         return self._establish(begin_ns, end_ns, len(voiced) * 1_000 * NS_PER_MS // FRAMES_PER_S)
+
+    def _take_pause(self, timestamp: int, duration: int) -> None:
+        """What was not sent (DTX) is silence, and belongs to the floor."""
+        if self._next_timestamp is not None:
+            missing = signed_difference(timestamp, self._next_timestamp, 32) // duration
+            self._levels.extend([0.0] * min(max(missing, 0), FLOOR_PACKETS))
+        self._next_timestamp = (timestamp + duration) & 0xFFFFFFFF
 
     def _follow_floor(self, mean_square: float) -> None:
         self._levels.append(mean_square)

@@ -82,9 +82,10 @@ class _Server:
         task.add_done_callback(self._tasks.discard)
 
     async def _open(self, call: int, message: Mapping[str, Any]) -> None:
+        if call in self._calls:
+            self.tell("error", {"call": call, "message": f"call {call} is open already"})
+            return
         try:
-            if call in self._calls:
-                raise ProbeError(f"call {call} is open already")
             config = agent_config_from_document(message.get("config") or {}, "config")
             live = self._calls[call] = LiveCall(
                 call,
@@ -96,10 +97,10 @@ class _Server:
             )
             answer = await live.answer(str(message["offer"]), message.get("ptime_ms"))
             self.tell("answer", {"call": call, "answer": answer})
-        except ProbeError as exc:
-            self.tell("error", {"call": call, "message": exc.line()})
-        except KeyError as exc:
-            self.tell("error", {"call": call, "message": f"the request has no {exc.args[0]}"})
+        except (ProbeError, KeyError) as exc:
+            self._calls.pop(call, None)
+            text = exc.line() if isinstance(exc, ProbeError) else f"the request has no {exc.args[0]}"
+            self.tell("error", {"call": call, "message": text})
 
     async def _close(self, call: int) -> None:
         live = self._calls.pop(call, None)

@@ -16,9 +16,10 @@ from analysis.errors import UsageError
 from analysis.rtp import signed_difference
 from analysis.streams import build_streams, decode, spans
 from analysis.units import NS_PER_MS, NS_PER_S
+from probe.agent.caller import NETWORK_NS
 from probe.agent.config import AgentConfig, agent_config_from_query
 from probe.agent.plan import plan_reply
-from probe.agent.simulate import NETWORK_NS, simulate_call
+from probe.agent.simulate import simulate_call
 from probe.agent.truth import Truth
 
 TURNS = 4
