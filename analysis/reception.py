@@ -42,8 +42,8 @@ class Reception:
         self._order: deque[int] = deque()
         self._reported = (0, 0)
 
-    def add(self, arrival_ns: int, packet: RtpPacket) -> None:
-        """Take one packet in."""
+    def add(self, arrival_ns: int, packet: RtpPacket, *, sound: bool = True) -> None:
+        """Take one packet in; one without sound (comfort noise, a telephone event) counts, but not for the jitter."""
         steps = signed_difference(packet.sequence_number, self._highest & 0xFFFF, 16)
         if self._base is None or abs(steps) >= MAX_DROPOUT:
             if self._base is not None:
@@ -66,6 +66,8 @@ class Reception:
         self.packets_received += 1
         self.bytes_received += len(packet.payload)
         self.last_arrival_ns = arrival_ns
+        if not sound:
+            return
         if self._previous is not None:
             before_ns, before_timestamp = self._previous
             ticks = (arrival_ns - before_ns) * self.clock_rate_hz / NS_PER_S

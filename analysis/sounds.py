@@ -27,13 +27,14 @@ from analysis.codecs import Codec
 from analysis.playout import Playout, play
 from analysis.streams import Decoded, Span, Stream, Timed, build_streams, decode, spans
 from analysis.trace import PacketTrace
-from analysis.units import dbov, ns_to_ms, samples_to_ms, samples_to_ns
+from analysis.units import dbov, from_dbov, ns_to_ms, samples_to_ms, samples_to_ns
 
 __all__ = ["HeardStream", "Sound", "hear"]
 
 # Comfort noise: from what the rule can hear at all, up to what no connection would call comfort
 QUIETEST_NOISE_DBOV = MIN_THRESHOLD_DBOV - MARGIN_DB
 LOUDEST_NOISE_DBOV = -45.0
+NEAR_MS = 120  # a loss within this of a sound's start may decide where it is
 NOISE_SPREAD_DB = 6.0  # 20 ms frames of one noise, coded, lie within this of each other
 
 
@@ -105,6 +106,25 @@ class Sound:
         origin = self.heard.spans[self.span].position
         at = Audible(self.start - origin, self.threshold_dbov, self.floor_dbov)
         return threshold_shifts_ms(self.heard.tracks[self.span], at)
+
+    def earlier_with_losses_ms(self) -> float:
+        """How much earlier it would begin (ms) if what was lost next to its start had been audible.
+
+        The rule counts windows, so one that is a little louder or softer than at the sender, as decoders are after a
+        loss, may decide whether the sound before a lost packet counts as its start.
+        """
+        span, rate_hz = self.heard.spans[self.span], self.heard.stream.codec.rate_hz
+        begin = max(0, self.start - span.position - NEAR_MS * rate_hz // 1000)
+        stop = self.start - span.position + NEAR_MS * rate_hz // 1000
+        present = span.present[begin:stop]
+        if present.all():
+            return 0.0
+        audible = np.where(present, span.pcm[begin:stop], 2 * from_dbov(self.threshold_dbov))
+        found = first_audible(LevelTrack(audible, rate_hz), threshold_dbov=self.threshold_dbov)
+        if found is None:
+            return 0.0
+        at = found.sample + int(np.argmax(present[found.sample :]))  # what was lost is never the boundary itself
+        return max(0.0, samples_to_ms(self.start - span.position - begin - at, rate_hz))
 
     def _played(self, policy: str) -> NDArray[np.bool_]:
         return self.heard.playouts[policy].played_mask(self.start, self.end - self.start + 1)

@@ -39,6 +39,8 @@ def _truth(fields: Mapping[str, Any], stop_ns: int) -> dict[str, Any]:
     if fields.get("left_ns") is not None:
         truth["received_ms"] = ns_to_ms(int(fields["left_ns"]) - stop_ns)
         truth["leading_silence_ms"] = fields.get("leading_silence_ms")
+        last_ns = fields.get("last_audible_left_ns")
+        truth["last_audible_ms"] = None if last_ns is None else ns_to_ms(int(last_ns) - stop_ns)
         truth["sequence_number"] = fields.get("sequence_number")
         truth["rtp_timestamp"] = fields.get("rtp_timestamp")
     if fields.get("unimpaired_ns") is not None:

@@ -24,6 +24,7 @@ from analysis.sounds import Sound
 __all__ = ["Ending", "Pairing", "Spoken", "pair"]
 
 BACKCHANNEL_MS = 400.0
+BREATH_NS = 1_000_000_000  # an agent that was only drawing breath goes on within this
 CONTENT_MS = 400.0
 
 
@@ -102,6 +103,11 @@ def _pair_one(turn: Spoken, next_start_ns: int | None, sounds: Sequence[Sound], 
     if backchannels:
         flags.append("backchannel")
     cut_in = next((s for s in early if s not in backchannels), None)
+    if cut_in is not None and turn.interruption and interrupted is None:
+        # interrupted in a pause of its own: what goes on from before has not yielded
+        before = [s for s in sounds if s.end_of_sound_ns < turn.start_ns]
+        if before and cut_in.arrival_ns - before[-1].end_of_sound_ns < BREATH_NS:
+            return Pairing(OVERLAPPED, "not_yielded", interrupted=before[-1], flags=tuple(flags))
     if cut_in is not None:
         return Pairing(PREMATURE, None, None, cut_in, _content(own, cut_in), interrupted, tuple(flags))
     replies = [s for s in own if s.arrival_ns >= turn.stop_sent_ns]

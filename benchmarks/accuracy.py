@@ -2,7 +2,8 @@
 
 Without a network: the pure agent's packets, at the times at which it would send them, worked out by the same code as a
 live session. Live (`--live N`): N turns against the agent's process over loopback in two conditions. A turn is wrong
-where its outcome is not what the agent did, or where the reply that it is credited with is another one.
+where its outcome is not what the agent did, or where it is credited with anything but this reply's own sound. "inside"
+is the share of turns whose error lies within the `onset` part of their stated uncertainty.
 
     python benchmarks/accuracy.py [--turns 2000] [--live 40] [--seed 1]
 """
@@ -31,7 +32,8 @@ from probe.session import run_session
 from probe.targets.base import target_for
 
 TURNS_PER_CALL = 25
-ANOTHER_REPLY_MS = 150.0  # replies lie seconds apart: an error above this is another sound, not a late boundary
+NETWORK_MS = 0.15  # that the simulated network takes; on a live call it is what loopback takes
+SLACK_MS = 0.05  # beyond that
 EXPECTED = {"reply": ANSWERED, "no_reply": NO_REPLY, "cut_in": PREMATURE}
 
 CLEAN: dict[str, str] = {}
@@ -79,6 +81,7 @@ class Tally:
     turns: int = 0
     errors_ms: list[float] = field(default_factory=list)
     silence_errors_ms: list[float] = field(default_factory=list)
+    inside: int = 0
     wrong: list[str] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
 
@@ -95,10 +98,11 @@ class Tally:
         if turn.received_ms is None:
             return
         error = turn.received_ms - turn.truth["received_ms"]
-        if abs(error) > ANOTHER_REPLY_MS:
-            self.wrong.append(f"call {turn.call} turn {turn.index}: off by {error:.0f} ms")
+        if turn.received_ms > turn.truth["last_audible_ms"] + NETWORK_MS + SLACK_MS or error < -turn.uncertainty_ms:
+            self.wrong.append(f"call {turn.call} turn {turn.index}: another sound, off by {error:.0f} ms")
             return
         self.errors_ms.append(error)
+        self.inside += abs(error) <= turn.uncertainty_parts_ms["onset"] + NETWORK_MS + SLACK_MS
         measured, true = turn.stages_ms.get("leading_silence"), turn.truth["leading_silence_ms"]
         if (measured is None) != (true is None) and turn.outcome == ANSWERED:
             self.wrong.append(f"call {turn.call} turn {turn.index}: leading silence {measured}, true {true}")
@@ -109,23 +113,26 @@ class Tally:
         self.turns += other.turns
         self.errors_ms += other.errors_ms
         self.silence_errors_ms += other.silence_errors_ms
+        self.inside += other.inside
         self.wrong += other.wrong
         self.kinds.update(other.kinds)
 
 
 HEADER = (
     f"{'condition':<30}{'turns':>6}{'answered':>9}  |received − truth| ms: {'p50':>6}{'p95':>8}{'max':>8}"
-    f"   silence: {'max':>7}{'wrong':>7}"
+    f"   silence: {'p95':>6}{'max':>8}{'inside':>9}{'wrong':>7}"
 )
 
 
 def _line(name: str, tally: Tally) -> str:
     error, silence = np.abs(tally.errors_ms), np.abs(tally.silence_errors_ms)
     p50, p95 = np.percentile(error, [50, 95], method="inverted_cdf") if len(error) else (np.nan, np.nan)
-    most = f"{silence.max():>7.3f}" if len(silence) else f"{'–':>7}"
+    quiet = np.percentile(silence, 95, method="inverted_cdf") if len(silence) else np.nan
+    most = f"{quiet:>6.3f}{silence.max():>8.3f}" if len(silence) else f"{'–':>6}{'–':>8}"
+    inside = f"{100 * tally.inside / len(error):>7.1f} %" if len(error) else f"{'–':>9}"
     return (
-        f"{name:<30}{tally.turns:>6}{len(error):>9}{'':>23}{p50:>7.3f}{p95:>8.3f}{error.max(initial=0):>8.3f}"
-        f"{'':>12}{most}{len(tally.wrong):>7}"
+        f"{name:<30}{tally.turns:>6}{len(error):>9}{'':>23}{p50:>6.3f}{p95:>8.3f}{error.max(initial=0):>8.3f}"
+        f"{'':>12}{most}{inside}{len(tally.wrong):>7}"
     )
 
 

@@ -141,7 +141,7 @@ class MediaLink:
     async def _forward_events(self, session: Session) -> None:
         while True:
             event = await session.events.get()
-            self._recorder.event(event.type, event.time_ns, clock=event.clock, **event.fields)
+            self._recorder.event(event.type, event.time_ns, **{**event.fields, "clock": event.clock})
 
     async def close(self) -> None:
         """Leave the call, and record what the agent still says."""
@@ -154,7 +154,7 @@ class MediaLink:
                 await self._session.close()
         while not self._session.events.empty():
             event = self._session.events.get_nowait()
-            self._recorder.event(event.type, event.time_ns, clock=event.clock, **event.fields)
+            self._recorder.event(event.type, event.time_ns, **{**event.fields, "clock": event.clock})
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -188,14 +188,12 @@ class MediaLink:
 
     def _hear(self, time_ns: int, packet: RtpPacket) -> None:
         codec = self._payload_types.get(packet.payload_type)
-        if codec is None:
-            return
         reception = self._receptions.get(packet.ssrc)
-        if reception is None and len(self._receptions) < MAX_STREAMS:
+        if reception is None and codec is not None and len(self._receptions) < MAX_STREAMS:
             reception = self._receptions[packet.ssrc] = Reception(codec.clock_rate_hz)
         if reception is not None:
-            reception.add(time_ns, packet)
-            if time_ns >= self._rest_until_ns:
+            reception.add(time_ns, packet, sound=codec is not None)
+            if codec is not None and time_ns >= self._rest_until_ns:
                 self._hearing.add(time_ns, packet)
 
     def on_sent(self, time_ns: int, data: bytes, rtcp: bool) -> None:

@@ -131,6 +131,15 @@ class BundleWriter:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(bytes(RESERVE_BYTES))
 
+    def files(self, files: Mapping[str, bytes]) -> None:
+        """Write whole files into the bundle, by relative name. Raises RecordingFailed where the disk refuses."""
+        try:
+            for name, data in files.items():
+                (self.path / name).parent.mkdir(mode=0o700, exist_ok=True)
+                write_private(self.path / name, data)
+        except OSError as exc:
+            raise _recording_failed(self.path, exc) from exc
+
     def set_path(self, local: tuple[str, int], remote: tuple[str, int]) -> None:
         """The addresses that packets are recorded with from now on."""
         self._ends = {

@@ -7,6 +7,7 @@ new call, which begins when the call before it has ended.
 from __future__ import annotations
 
 import asyncio
+import io
 import platform
 import signal
 import sys
@@ -16,6 +17,8 @@ from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import soundfile
 
 from analysis.codecs import CODECS
 from analysis.errors import RecordingFailed, SessionError
@@ -27,6 +30,7 @@ from probe.player import Background, EncodedUtterance, Player, encode_background
 from probe.recorder import BundleWriter, create_folder
 from probe.scenario import Scenario, Turn, utterance_of
 from probe.targets.base import Target
+from probe.utterances import RATE_HZ, Utterance
 
 __all__ = ["SessionReport", "run_session"]
 
@@ -46,6 +50,7 @@ class SessionReport:
 class _Run:
     scenario: Scenario
     background: Background
+    sounds: dict[str, bytes]  # the utterances as FLAC files, by name
     plans: tuple[tuple[CallPlan, ...], ...]  # one inner tuple for each of --calls; calls of it follow one another
     target: Target
     out: Path
@@ -99,6 +104,8 @@ def run_session(
     clock = SystemClock()
     background = encode_background(scenario.background, CODECS[scenario.codec], scenario.ptime_ms)
     plans = _plan(scenario, background, scenario.expand(turns), base_dir, calls)
+    # every call of a run says the same
+    sounds = {str(turn.settings["sound"]): _flac(turn.sound.utterance) for call in plans[0] for turn in call.turns}
     if sum(len(p) for p in plans) > 1:
         create_folder(out)
 
@@ -107,7 +114,7 @@ def run_session(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        job = _Run(scenario, background, plans, target, out, command, clock, selector, on_view, stop)
+        job = _Run(scenario, background, sounds, plans, target, out, command, clock, selector, on_view, stop)
         try:
             return await _run_all(job, rate_per_min)
         finally:
@@ -157,6 +164,8 @@ async def _run_call(job: _Run, plan: CallPlan) -> SessionError | None:
     }
     try:
         recorder = BundleWriter(job.folder(plan.call), manifest, job.clock)
+        used = {str(turn.settings["sound"]) for turn in plan.turns}
+        recorder.files({name: data for name, data in job.sounds.items() if name in used})
     except RecordingFailed as exc:
         return exc
     player = Player(codec, plan.ptime_ms, job.background, job.clock)
@@ -179,7 +188,8 @@ def _plan(
         key = turn.utterance, turn.file, turn.pause_at_ms, turn.pause_ms
         if key not in encoded:
             encoded[key] = encode_utterance(utterance_of(turn, base_dir), codec, scenario.ptime_ms, background)
-        planned.append(_planned(scenario, turn, index, encoded[key]))
+        number = list(encoded).index(key)
+        planned.append(_planned(scenario, turn, index, encoded[key], f"utterances/{number:02d}.flac"))
     cuts = [0, *(i for i, turn in enumerate(turns) if turn.cold and i), len(turns)]
     parts = [tuple(planned[a:b]) for a, b in pairwise(cuts)]
     return tuple(
@@ -198,7 +208,14 @@ def _plan(
     )
 
 
-def _planned(scenario: Scenario, turn: Turn, index: int, sound: EncodedUtterance) -> PlannedTurn:
+def _flac(utterance: Utterance) -> bytes:
+    """What the virtual microphone hears of an utterance, as a FLAC file."""
+    file = io.BytesIO()
+    soundfile.write(file, utterance.samples, RATE_HZ, format="FLAC", subtype="PCM_24")
+    return file.getvalue()
+
+
+def _planned(scenario: Scenario, turn: Turn, index: int, sound: EncodedUtterance, file: str) -> PlannedTurn:
     flags = []
     if index < scenario.warm_up:
         flags.append("warm_up")
@@ -211,6 +228,7 @@ def _planned(scenario: Scenario, turn: Turn, index: int, sound: EncodedUtterance
     settings: dict[str, Any] = {
         "index": index,
         "utterance": sound.utterance.name,
+        "sound": file,
         "language": turn.language,
         "segment": dict(turn.segment),
         "timeout_s": turn.timeout_s,

@@ -176,3 +176,15 @@ class TestReports:
 
     def test_the_highest_number_counts_its_cycles(self) -> None:
         assert receive(0xFFFF, 0x10000, 0x10001).report_block(7).highest_sequence == 0x10001
+
+
+def test_packets_without_sound_are_received_and_leave_the_jitter_alone() -> None:
+    reception = Reception(8000)
+    for i in range(20):
+        event = i in (5, 6, 7)  # a telephone event keeps the timestamp at which it began
+        timestamp = 5 * 160 if event else i * 160
+        packet = RtpPacket(101 if event else 0, i, timestamp, 1, bytes(4 if event else 160))
+        reception.add(i * 20_000_000, packet, sound=not event)
+    assert reception.packets_received == 20
+    assert reception.packets_lost == 0
+    assert reception.jitter_s == 0

@@ -174,6 +174,14 @@ class TestInterruption:
         assert found.reply == reply
         assert found.flags == ("interruption",)
 
+    def test_going_on_after_a_breath_is_not_yielding(self) -> None:
+        before, after = heard(0, 900), heard(1300, 3500)
+        found = one(before, after, interruption=True)
+        assert (found.outcome, found.reason) == ("overlapped", "not_yielded")
+        assert one(before, after, interruption=False).outcome == "premature"
+        late = heard(1950, 3500)  # more than a breath after it had fallen silent: an answer that came too soon
+        assert one(before, late, interruption=True).outcome == "premature"
+
     @pytest.mark.parametrize(
         ("end_ms", "outcome"), [(3000, "no_reply"), (3000.001, "overlapped"), (8000, "overlapped")]
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from probe.utterances import load_utterance, shipped
 from tests.probe.conftest import QUICK, Run, Start, outcomes
 
 # A packet takes 10–100 µs over loopback; the rest of the tolerance is for a machine that is busy with other tests, when
@@ -120,9 +121,12 @@ def test_the_bundle_is_private_and_holds_what_the_design_says(calls: dict[str, R
     run = calls["opus"]
     run.result()
     assert os.stat(run.out).st_mode & 0o777 == 0o700
-    files = {path.name: path.stat().st_mode & 0o777 for path in run.out.iterdir()}
-    assert set(files) == {"manifest.json", "events.jsonl", "packets.pcap", "stats.jsonl", "result.json", "report.html"}
+    files = {str(p.relative_to(run.out)): p.stat().st_mode & 0o777 for p in run.out.rglob("*") if p.is_file()}
+    recorded = {"manifest.json", "events.jsonl", "packets.pcap", "stats.jsonl"}
+    assert set(files) == recorded | {"utterances/00.flac", "utterances/01.flac", "result.json", "report.html"}
     assert set(files.values()) == {0o600}
+    said = load_utterance(run.out / "utterances" / "00.flac")
+    assert (said.start_sample, said.end_sample) == (shipped("en/1").start_sample, shipped("en/1").end_sample)
 
 
 def test_statistics_are_snapshots_of_what_packets_determine(calls: dict[str, Run]) -> None:
