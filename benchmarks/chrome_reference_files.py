@@ -1,8 +1,8 @@
 """Packets that a real Chromium played in, the `chrome` playout model beside that browser's own getStats() out.
 
-    python benchmarks/chrome_reference_files.py DIR
+    python benchmarks/chrome_reference_files.py [DIR]
 
-DIR holds pairs of NAME.pcap (nanosecond pcap, Ethernet/IPv4/UDP, decrypted Opus RTP, one stream) and NAME.stats.json (a
+DIR (default: tests/golden/chrome) holds pairs of NAME.pcap (nanosecond pcap, Ethernet/IPv4/UDP, decrypted Opus RTP, one stream) and NAME.stats.json (a
 list of `inbound-rtp` objects, W3C names, `timestamp` in ms of the clock of the pcap). Each window of one second that
 ends in a poll of the browser is compared; the onsets are those of `analysis.audibility` in the decoded sound. The last
 column tells the model's own error from that of not knowing where the browser's 10 ms ticks lay: the tick grid, of those
@@ -30,6 +30,7 @@ from analysis.neteq import NetEqRun, run_neteq, run_neteq_phases
 from analysis.rtp import is_rtcp, is_rtp_or_rtcp, parse_rtp, unwrap
 from analysis.trace import PacketTrace
 
+GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden" / "chrome"
 RATE_HZ = 48_000
 PCAP_NS_MAGIC = 0xA1B23C4D
 NS = 1e-9
@@ -219,9 +220,9 @@ def compare(folder: Path, name: str) -> None:
 def main(arguments: list[str]) -> int:
     """Compare every pair in the folder named on the command line."""
     try:
-        if len(arguments) != 1:
-            raise UsageError("one folder is needed", next_step="chrome_reference_files.py DIR")
-        folder = Path(arguments[0])
+        if len(arguments) > 1:
+            raise UsageError("one folder at most", next_step="chrome_reference_files.py [DIR]")
+        folder = Path(arguments[0]) if arguments else GOLDEN
         names = sorted(p.stem for p in folder.glob("*.pcap") if (folder / f"{p.stem}.stats.json").exists())
         if not names:
             raise UsageError(f"no NAME.pcap with a NAME.stats.json in {folder}")
