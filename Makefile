@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_OUT ?= out/demo-$(shell date +%Y%m%d-%H%M%S)
-DEBIAN_TEST := espeak-ng tshark faketime chromium iproute2 util-linux
+DEBIAN_TEST := espeak-ng tshark faketime iproute2 util-linux mount
 
 .PHONY: demo test check bench setup system clean
 

@@ -4,9 +4,10 @@
 
 DIR (default: tests/golden/chrome) holds pairs of NAME.pcap (nanosecond pcap, Ethernet/IPv4/UDP, decrypted Opus RTP,
 one stream) and NAME.stats.json (a list of `inbound-rtp` objects, W3C names, `timestamp` in ms of the clock of the
-pcap). Each window of one second that ends in a poll of the browser is compared; the onsets are those of `analysis.audibility` in the decoded sound. The last
-column tells the model's own error from that of not knowing where the browser's 10 ms ticks lay: the tick grid, of those
-tried, that fits the browser best (ms after the first arrival), and the mean difference under it.
+pcap). Each window of one second that ends in a poll of the browser is compared; the onsets are those of
+`analysis.audibility` in the decoded sound. The last column tells the model's own error from that of not knowing where
+the browser's 10 ms ticks lay: the tick grid, of those tried, that fits the browser best (ms after the first arrival),
+and the mean difference under it.
 """
 
 from __future__ import annotations
