@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from probe.clock import Clock
 
-__all__ = ["Arrival", "ArrivalClock"]
+__all__ = ["Arrival", "ArrivalClock", "kernel_stamps"]
 
 SIOCGSTAMPNS = 0x8907
 _TIMESPEC = struct.Struct("@ll")
@@ -71,3 +71,17 @@ class ArrivalClock:
                 if 0 <= age_ns <= MAX_AGE_NS:
                     return Arrival(now_ns - age_ns, age_ns, by_kernel=True)
         return Arrival(now_ns, 0 if self._lag_ns is None else self._lag_ns(), by_kernel=False)
+
+
+def kernel_stamps(clock: Clock) -> bool:
+    """Whether this machine's kernel stamps what arrives: tried on a datagram to ourselves."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.bind(("127.0.0.1", 0))
+            sock.settimeout(1.0)
+            stamps = ArrivalClock(clock, sock)
+            sock.sendto(b"?", sock.getsockname())
+            sock.recv(1)
+        except OSError:
+            return False
+        return stamps.read().by_kernel

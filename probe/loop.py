@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from probe.arrival import kernel_stamps
 from probe.clock import Clock
 
 __all__ = ["LagSelector", "run"]
@@ -26,6 +27,13 @@ AT_ONCE_NS = 20_000  # a wait that is over sooner was none
 class LagSelector(selectors.SelectSelector):
     """A selector that remembers since when input may have been waiting.
 
+    Parameters
+    ----------
+    clock : Clock
+    look_first : bool
+        Look before waiting, so that what was there is told from what was waited for. Costs a system call each time, so
+        it is for machines whose kernel does not stamp arrivals; without it `waiting_since_ns` is when the wait ended.
+
     Attributes
     ----------
     waiting_since_ns : int
@@ -33,13 +41,18 @@ class LagSelector(selectors.SelectSelector):
         moment at which the loop last looked and found it absent, or woke up for it.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, look_first: bool = True) -> None:
         super().__init__()
+        self._look_first = look_first
         self._clock = clock
         self._looked_ns = self.waiting_since_ns = clock.monotonic_ns()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As the base class; looks before it waits, so that what was there is told from what was waited for."""
+        """As the base class."""
+        if not self._look_first:
+            ready = super().select(timeout)
+            self.waiting_since_ns = self._clock.monotonic_ns()
+            return ready
         looked_ns = self._clock.monotonic_ns()
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
@@ -68,6 +81,6 @@ def run(main: Callable[[LagSelector], Coroutine[Any, Any, T]], clock: Clock) -> 
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    selector = LagSelector(clock)
+    selector = LagSelector(clock, look_first=not kernel_stamps(clock))
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
         return runner.run(main(selector))

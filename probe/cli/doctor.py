@@ -12,6 +12,7 @@ import numpy as np
 
 from analysis.codecs import CODECS, Decoder, Encoder
 from analysis.errors import EXIT_FAILED
+from probe.arrival import kernel_stamps
 from probe.clock import SystemClock
 from probe.loop import LagSelector, run
 from probe.targets.base import ENTRY_POINT_GROUP
@@ -62,6 +63,9 @@ def doctor() -> int:
         problems += not works
         print(f"{'ok   ' if works else 'MISSING'} codec {name}{'' if works else ': reinstall the package av'}")
     print("ok    targets: " + ", ".join(sorted(f"{p.name}:" for p in entry_points(group=ENTRY_POINT_GROUP))))
+    stamped = kernel_stamps(SystemClock())
+    print(f"{'ok   ' if stamped else 'none '} kernel time stamps of arrivals", end="")
+    print("" if stamped else ": a wait in this process then counts as uncertainty")
     late = quantiles(_timer_lateness_ms(), n=100)
     exact = late[98] <= LATE_MS
     problems += not exact
