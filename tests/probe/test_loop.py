@@ -64,7 +64,9 @@ Before = Callable[[socket.socket], Coroutine[Any, Any, None]]
 def lag_of_a_read(before: Before) -> int:
     """Lag (ns) that the selector states when a packet is read that `before` puts into a socket."""
 
-    async def main(selector: LagSelector) -> int:
+    selector = LagSelector(CLOCK, look_first=True)
+
+    async def main() -> int:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         ours.setblocking(False)
         read: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -81,7 +83,8 @@ def lag_of_a_read(before: Before) -> int:
             asyncio.get_running_loop().remove_reader(ours)
         return lag_ns
 
-    return run(main, CLOCK)
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        return runner.run(main())
 
 
 def hold_up() -> None:
