@@ -301,8 +301,8 @@ def _last_hop(signal: LevelTrack, hop: int, theta: float, gap_ms: int, *, known_
     return last
 
 
-def threshold_shifts_ms(signal: LevelTrack, found: Audible) -> dict[str, float | None]:
-    """How far `found` moves (ms, later is positive) with θ 10 dB lower and higher; None where it then vanishes.
+def threshold_shifts_ms(signal: LevelTrack, found: Audible, *, step_db: float = 10.0) -> dict[str, float | None]:
+    """How far `found` moves (ms, later is positive) with θ so much lower and higher; None where it then vanishes.
 
     It is followed at most 500 ms each way, and not down to the noise floor: there is no boundary to find in it.
     """
@@ -310,7 +310,7 @@ def threshold_shifts_ms(signal: LevelTrack, found: Audible) -> dict[str, float |
     reach = int(SHIFT_SEARCH_MS * signal.rate_hz / 1000)
     begin = max(0, found.sample - reach)
     shifts: dict[str, float | None] = {}
-    for step in (-10.0, 10.0):
+    for step in (-step_db, step_db):
         threshold_dbov = found.threshold_dbov + step
         moved = (
             first_audible(signal, start=begin, stop=found.sample + reach, threshold_dbov=threshold_dbov)

@@ -386,7 +386,7 @@ def _uncertainty(call: _Call, policy: str, reply: Sound) -> dict[str, float]:
     recent = stream.sequence[max(0, packet - SETTLED_PACKETS) : packet + 1]
     settled = int(recent[-1] - recent[0]) == len(recent) - 1
     onset_ms = ONSET_MS if settled else ONSET_AFTER_LOSS_MS
-    parts = {"onset": max(onset_ms, reply.earlier_with_losses_ms())}
+    parts = {"onset": max(onset_ms, reply.earlier_with_losses_ms(), reply.noise_spread_ms())}
     lag = call.lags.get(reply.arrival_ns, {})
     # where the kernel stamped the arrival, a wait in this process is not in the figure
     if lag and not lag.get("by_kernel"):

@@ -34,6 +34,7 @@ __all__ = ["HeardStream", "Sound", "hear"]
 # Comfort noise: from what the rule can hear at all, up to what no connection would call comfort
 QUIETEST_NOISE_DBOV = MIN_THRESHOLD_DBOV - MARGIN_DB
 LOUDEST_NOISE_DBOV = -45.0
+NOISE_ESTIMATE_DB = 2.0  # between the level of a second of noise and what a receiver makes of it from its quiet frames
 NEAR_MS = 120  # a loss within this of a sound's start may decide where it is
 NOISE_SPREAD_DB = 6.0  # 20 ms frames of one noise, coded, lie within this of each other
 
@@ -101,11 +102,18 @@ class Sound:
         inside = self.end - int(stream.position[stream.packet_at(self.end)])
         return self.end_arrival_ns + samples_to_ns(inside, stream.codec.rate_hz)
 
-    def shifts_ms(self) -> dict[str, float | None]:
-        """How far its start moves with θ 10 dB lower and higher."""
+    def shifts_ms(self, step_db: float = 10.0) -> dict[str, float | None]:
+        """How far its start moves with θ so much lower and higher."""
         origin = self.heard.spans[self.span].position
         at = Audible(self.start - origin, self.threshold_dbov, self.floor_dbov)
-        return threshold_shifts_ms(self.heard.tracks[self.span], at)
+        return threshold_shifts_ms(self.heard.tracks[self.span], at, step_db=step_db)
+
+    def noise_spread_ms(self) -> float:
+        """How far its start may lie off (ms) where θ stands on an estimate of the noise that it rises out of."""
+        if self.start == self.any_start:
+            return 0.0
+        shifts = self.shifts_ms(NOISE_ESTIMATE_DB).values()
+        return max((abs(shift) for shift in shifts if shift is not None), default=0.0)
 
     def earlier_with_losses_ms(self) -> float:
         """How much earlier it would begin (ms) if what was lost next to its start had been audible.
