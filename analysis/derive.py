@@ -340,6 +340,8 @@ def _replied(call: _Call, event: Event, spoken: Spoken, reply: Sound, pairing: P
     content_ns = None if pairing.content is None else _latency_ns(call, headline, spoken, pairing.content)
     any_ns = reply.any_played_ns(headline)
     stages, flags = _stages(call, spoken, reply, latency_ns) if pairing.outcome == ANSWERED else ({}, ())
+    if reply.start != reply.any_start:
+        flags = (*flags, "noise_before_speech")
     deadline_ns = int(event.fields["first_deadline_ns"]) + call.stop_frame(event) * call.frame_ns
     lag = call.lags.get(reply.arrival_ns, {})
     late_ns = max(spoken.stop_sent_ns - deadline_ns, int(lag.get("lag_ns", 0)))

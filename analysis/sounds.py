@@ -33,7 +33,10 @@ __all__ = ["HeardStream", "Sound", "hear"]
 
 # Comfort noise: from what the rule can hear at all, up to what no connection would call comfort
 QUIETEST_NOISE_DBOV = MIN_THRESHOLD_DBOV - MARGIN_DB
-LOUDEST_NOISE_DBOV = -45.0
+LOUDEST_NOISE_DBOV = -30.0
+SOFT_SPEECH_DBOV = -45.0  # above it the softest 20 ms of a few words may lie too,
+LOUD_NOISE_FRAMES = 10  # so that noise must show for 100 ms at one level
+EDGE_FRAMES = 3  # frames (of 20 ms, each 10 ms) that may be quieter than the noise
 NOISE_ESTIMATE_DB = 2.0  # between the level of a second of noise and what a receiver makes of it from its quiet frames
 NEAR_MS = 120  # a loss within this of a sound's start may decide where it is
 NOISE_SPREAD_DB = 6.0  # 20 ms frames of one noise, coded, lie within this of each other
@@ -256,15 +259,18 @@ def _noise_under(heard: HeardStream, span: Span, track: LevelTrack, run: Run) ->
     begin = int(stream.position[members].min()) - span.position
     stop = int((stream.position[members] + stream.samples[members]).max()) - span.position
     size = stream.codec.rate_hz // 50
-    levels = [
+    levels = sorted(
         dbov(float(np.sqrt(np.mean(np.square(track.x[at : at + size], dtype=np.float64)))))
         for at in range(begin, stop - size + 1, size // 2)
         if span.present[at : at + size].all()
-    ]
-    least = min(levels, default=-math.inf)
+    )
+    # the quietest frames may hold the codec's first or last breath
+    least = levels[min(EDGE_FRAMES, len(levels) - 1)] if levels else -math.inf
     if not QUIETEST_NOISE_DBOV < least <= LOUDEST_NOISE_DBOV:
         return None
-    noise = [level for level in levels if level <= least + NOISE_SPREAD_DB]
+    noise = [level for level in levels[EDGE_FRAMES:] if level <= least + NOISE_SPREAD_DB]
+    if least > SOFT_SPEECH_DBOV and len(noise) < LOUD_NOISE_FRAMES:
+        return None
     first = dbov(float(np.sqrt(np.mean(np.square(track.x[run.start : run.start + size], dtype=np.float64)))))
     # the mean power of what is noise alone
     mean_dbov = 10 * math.log10(sum(10 ** (level / 10) for level in noise) / len(noise))

@@ -11,27 +11,42 @@ from typing import Any
 
 from analysis.bundle import Event
 from analysis.result import Turn
-from analysis.turns import Spoken
-from analysis.units import ns_to_ms
+from analysis.turns import BACKCHANNEL_MS, Spoken
+from analysis.units import NS_PER_MS, ns_to_ms
 
 __all__ = ["with_truth"]
 
 
 def with_truth(turns: Sequence[Turn], spoken: Sequence[Spoken], events: Iterable[Event]) -> list[Turn]:
-    """The turns, each with the agent's own log of the utterance that the agent heard begin in it."""
-    found: dict[int, Mapping[str, Any]] = {}
+    """The turns, each with the agent's own log of the utterance that the agent heard begin in it.
+
+    Where the agent took one utterance for several, its first reply that is not over before the caller's words are (by
+    the design's rule: under 400 ms, a backchannel) is the one that the turn is about.
+    """
+    heard: dict[int, list[Mapping[str, Any]]] = {}
     stop_ns: dict[int, int] = {s.index: s.stop_ns for s in spoken}
     for event in events:
         heard_ns = event.fields.get("heard_start_ns")
-        if heard_ns is None:
-            continue
-        before = [s.index for s in spoken if s.start_ns <= heard_ns]
+        before = [] if heard_ns is None else [s.index for s in spoken if s.start_ns <= heard_ns]
         if before and event.fields.get("kind") != "backchannel":
-            found.setdefault(before[-1], event.fields)
+            heard.setdefault(before[-1], []).append(event.fields)
     return [
-        replace(turn, truth=_truth(found[turn.index], stop_ns[turn.index])) if turn.index in found else turn
+        replace(turn, truth=_truth(_replied(heard[turn.index], stop_ns[turn.index]), stop_ns[turn.index]))
+        if turn.index in heard
+        else turn
         for turn in turns
     ]
+
+
+def _replied(heard: Sequence[Mapping[str, Any]], stop_ns: int) -> Mapping[str, Any]:
+    """Of what the agent logged for one turn, what the turn is about."""
+    for fields in heard:
+        left_ns, last_ns = fields.get("left_ns"), fields.get("last_audible_left_ns")
+        if left_ns is None or last_ns is None:
+            continue
+        if int(last_ns) - int(left_ns) >= BACKCHANNEL_MS * NS_PER_MS or int(last_ns) >= stop_ns:
+            return fields
+    return heard[0]
 
 
 def _truth(fields: Mapping[str, Any], stop_ns: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from analysis.result import (
 )
 from analysis.sounds import Sound
 
-__all__ = ["Ending", "Pairing", "Spoken", "pair"]
+__all__ = ["BACKCHANNEL_MS", "Ending", "Pairing", "Spoken", "pair"]
 
 BACKCHANNEL_MS = 400.0
 BREATH_NS = 1_000_000_000  # an agent that was only drawing breath goes on within this

@@ -26,8 +26,11 @@ __all__ = ["CallPlan", "Engine", "LiveView", "PlannedTurn"]
 FLUSH_S = 0.1
 STATS_S = 0.2
 QUIET_NS = 300 * NS_PER_MS  # inaudible for this long: the agent's turn is over
+FILLER_NS = 400 * NS_PER_MS  # a sound shorter than this may be a filler,
+FILLER_QUIET_NS = 1_000 * NS_PER_MS  # and what it announces takes longer to come
+LISTEN_AGAIN_NS = 1_200 * NS_PER_MS  # before an utterance is due: enough to know what the agent is at
 GREETING_QUIET_NS = 700 * NS_PER_MS  # a pause inside a greeting may be longer than one between words
-BACKCHANNEL_NS = 400 * NS_PER_MS  # less than this during the utterance is no reply
+BACKCHANNEL_NS = FILLER_NS  # less than this during the utterance is no reply
 TAIL_NS = 600 * NS_PER_MS  # recorded after the last reply, for any playout policy to finish in
 CONNECT_TIMEOUT_S = 15.0
 
@@ -199,7 +202,7 @@ class Engine:
                 self._due_ns = onset_ns + turn.interruption_ns
             await self._wait_until_due(turn)
             settled_at_ns = await self._speak(turn)
-        while self._quiet_ns() < QUIET_NS and self._now() - settled_at_ns < turns[-1].timeout_ns:
+        while self._agent_is_at_it() and self._now() - settled_at_ns < turns[-1].timeout_ns:
             await self._player.tick()
         self._view(turns[-1].index, "closing")
         await asyncio.sleep(TAIL_NS / NS_PER_S)
@@ -207,13 +210,18 @@ class Engine:
     async def _wait_until_due(self, turn: PlannedTurn) -> None:
         self._view(turn.index, "waiting")
         # how the reply to the turn before goes on is heard again in time to know whether it is over
-        self._link.rest_until(self._due_ns - 2 * QUIET_NS)
+        self._link.rest_until(self._due_ns - LISTEN_AGAIN_NS)
         while (wait_ns := self._due_ns - self._now()) > 0:
             await asyncio.sleep(min(wait_ns / NS_PER_S, 1.0))
         if turn.interruption_ns is None:
             limit_ns = max(self._due_ns, self._now()) + turn.timeout_ns
-            while self._quiet_ns() < QUIET_NS and self._now() < limit_ns:
+            while self._agent_is_at_it() and self._now() < limit_ns:
                 await self._player.tick()
+
+    def _agent_is_at_it(self) -> bool:
+        """Whether the agent is audible, or only draws breath between a filler and what follows it."""
+        lasted_ns = self._link.listen().lasted_ns
+        return self._quiet_ns() < (FILLER_QUIET_NS if 0 < lasted_ns < FILLER_NS else QUIET_NS)
 
     async def _speak(self, turn: PlannedTurn) -> int:
         """Speak one turn and wait until its reply has been heard, or its timeout; when it was settled (ns)."""

@@ -19,6 +19,7 @@ FLOOR_MIN_PACKETS = 10
 RUN_NS = 30 * NS_PER_MS  # sound shorter than this is a click
 MAX_DECODERS = 64  # a hostile peer may send any number of SSRCs
 GAP_NS = 200 * NS_PER_MS  # a pause shorter than this does not end a sound
+CLICK_GAP_NS = 60 * NS_PER_MS  # but one longer than this parts a click from what follows it
 
 
 class LiveHearing:
@@ -74,7 +75,8 @@ class LiveHearing:
         return float(max(least, floor * 10 ** (MARGIN_DB / 10)))
 
     def _heard(self, arrival_ns: int, until_ns: int, loud_ns: int) -> None:
-        if self._until_ns is None or arrival_ns - self._until_ns > GAP_NS:
+        gap_ns = GAP_NS if self._begun_ns is None else CLICK_GAP_NS
+        if self._until_ns is None or arrival_ns - self._until_ns > gap_ns:
             self._begun_ns, self._loud_ns = arrival_ns, 0
         self._until_ns = until_ns
         self._loud_ns += loud_ns
@@ -82,6 +84,11 @@ class LiveHearing:
             self.onset_ns, self._begun_ns = self._begun_ns, None
         if self._begun_ns is None:
             self.audible_until_ns = until_ns
+
+    @property
+    def lasted_ns(self) -> int:
+        """How long the sound has lasted that is or was audible last (ns); 0 if there was none."""
+        return 0 if self.onset_ns is None or self.audible_until_ns is None else self.audible_until_ns - self.onset_ns
 
     def quiet_for(self, now_ns: int) -> int | None:
         """How long nothing has been audible (ns); None if nothing ever was."""

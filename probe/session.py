@@ -112,8 +112,9 @@ def run_session(
     async def main(selector: LagSelector) -> SessionReport:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                loop.add_signal_handler(getattr(signal, name), stop.set)
         job = _Run(scenario, background, sounds, plans, target, out, command, clock, selector, on_view, stop)
         try:
             return await _run_all(job, rate_per_min)

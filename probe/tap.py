@@ -32,7 +32,7 @@ class TapSink(Protocol):
         ...
 
     def on_sent(self, time_ns: int, data: bytes, rtcp: bool) -> None:
-        """The socket took a packet; `time_ns` (monotonic) is read right after."""
+        """A packet was handed to the socket at `time_ns` (monotonic)."""
         ...
 
 
@@ -121,7 +121,8 @@ class MediaTap:
         Returns
         -------
         int
-            Monotonic ns right after the socket took it.
+            Monotonic ns as it was handed to the socket. (Read before the call: a process that loses the processor does
+            so after it, when the packet has long gone.)
 
         Raises
         ------
@@ -134,8 +135,8 @@ class MediaTap:
             raise ConnectionError("Cannot send media, not connected")
         rtcp = is_rtcp(data)
         protected = srtp.protect_rtcp(data) if rtcp else srtp.protect(data)
-        pair.protocol.transport.sendto(protected, pair.remote_addr)
         now = self._clock.monotonic_ns()
+        pair.protocol.transport.sendto(protected, pair.remote_addr)
         self._sink.on_sent(now, data, rtcp)
         return now
 

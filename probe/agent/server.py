@@ -149,6 +149,7 @@ def main() -> None:
     sys.setswitchinterval(SWITCH_S)
     clock = SystemClock()
     run(lambda selector: _serve(sys.stdin, out, clock), clock)
-    out.flush()
+    with contextlib.suppress(OSError, ValueError):  # the parent may be gone
+        out.flush()
     # threads of calls that did not close in time must not keep the process
     os._exit(0)

@@ -140,9 +140,11 @@ def truth_of(spoken: Spoken, departures: Sequence[Departure], codec: Codec) -> T
     if spoken.first_count >= spoken.stop_count or spoken.first_count not in by_count:
         return Truth(spoken.reply, spoken.kind, spoken.heard_start_ns, spoken.endpoint_ns)
     stretches = list(_stretches(departures, spoken, codec))
-    # above comfort noise that sets in with the sound, as a floor that was there before would put it
+    # above comfort noise that sets in with the sound, as a floor that was there before would put it; noise that is not
+    # audible itself starts nothing, and the rule stands as it is
     noise_dbov = _noise_dbov(stretches, spoken)
-    above = None if noise_dbov is None else max(noise_dbov + MARGIN_DB, MIN_THRESHOLD_DBOV)
+    heard_noise = noise_dbov is not None and noise_dbov > MIN_THRESHOLD_DBOV
+    above = noise_dbov + MARGIN_DB if heard_noise and noise_dbov is not None else None
     speech = _first(stretches, by_count, spoken, above, 0)
     values: dict[str, Any] = {}
     if speech is not None:
