@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from analysis.pcap import Direction, read_pcap
 from analysis.rtp import is_rtcp, is_rtp_or_rtcp, parse_rtp
 from analysis.streams import Timed
 
-__all__ = ["SCHEMA", "CallRecord", "Event", "find_calls", "read_call"]
+__all__ = ["RUN_FILE", "RUN_SCHEMA", "SCHEMA", "CallRecord", "Event", "find_calls", "read_call", "read_run"]
 
 SCHEMA = "latency-probe/bundle/1"
+RUN_SCHEMA = "latency-probe/run/1"
+RUN_FILE = "run.json"  # beside the calls of a run: what was planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,57 @@ def find_calls(path: Path) -> list[Path]:
     if (path / "manifest.json").is_file():
         return [path]
     found = [p for p in path.glob("call-*") if (p / "manifest.json").is_file()] if path.is_dir() else []
-    calls = sorted(found, key=lambda p: (len(p.name), p.name))  # call-999 before call-1000
-    if not calls:
+    if not found:
         raise BundleError(
             f"{path}: not a session bundle (no manifest.json in it)", next_step="give the folder that --out named"
         )
-    return calls
+    return sorted(found, key=lambda p: (len(p.name), p.name))  # call-999 before call-1000
+
+
+def read_run(path: Path) -> list[CallRecord]:
+    """Read a session's folder: its one call, or all calls that its run had planned.
+
+    A call of a run that was never recorded, or whose manifest cannot be read, is a record without events: its turns
+    were scheduled all the same.
+
+    Raises
+    ------
+    BundleError
+        If there is no session, or not one call of it can be read.
+    """
+    calls = find_calls(path)
+    if calls == [path]:
+        return [read_call(path)]
+    planned = _read_plan(path / RUN_FILE)
+    names = sorted({p.name for p in calls} | set(planned), key=lambda name: (len(name), name))
+    records: list[CallRecord] = []
+    refused: list[BundleError] = []
+    for name in names:
+        try:
+            records.append(read_call(path / name))
+        except BundleError as exc:
+            refused.append(exc)
+            if name in planned:
+                records.append(_missing(path / name, planned[name], exc))
+    if len(refused) == len(names):
+        raise refused[0]
+    # a call that was not planned and cannot be read has no turns to stand for it, but it is said
+    unread = tuple(exc.message for exc in refused if not any(r.path and str(r.path) in exc.message for r in records))
+    return [replace(records[0], warnings=(*records[0].warnings, *unread)), *records[1:]]
+
+
+def _missing(path: Path, planned: Mapping[str, Any], why: BundleError) -> CallRecord:
+    warning = f"{why.message}; its turns are not measurable"
+    return CallRecord(planned, (Event(0, "recording_missing"),), (), (), warnings=(warning,), path=path)
+
+
+def _read_plan(path: Path) -> dict[str, Mapping[str, Any]]:
+    """The calls that a run had planned, by the name of their folder; none where that cannot be read."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return {f"call-{int(call['call']):03d}": call for call in document["calls"] if isinstance(call, dict)}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return {}
 
 
 def read_call(path: Path) -> CallRecord:
@@ -80,11 +127,12 @@ def read_call(path: Path) -> CallRecord:
         If the manifest is missing or of another schema.
     """
     manifest = _read_manifest(path / "manifest.json")
-    warnings: list[str] = []
+    said = manifest.get("warnings")
+    warnings = [str(text) for text in said] if isinstance(said, list) else []
     events = tuple(_read_events(path / "events.jsonl", warnings))
     origin = manifest.get("clock", {})
     try:
-        shift_ns = int(origin["monotonic_ns"]) - int(origin["wall_ns"])
+        shift_ns = _int64(origin["monotonic_ns"]) - _int64(origin["wall_ns"])
     except (KeyError, TypeError, ValueError, OverflowError):
         raise BundleError(f"{path}/manifest.json: clock.monotonic_ns and clock.wall_ns are needed") from None
     packets: dict[tuple[Direction, bool], list[Any]] = {(d, c): [] for d in Direction for c in (False, True)}
@@ -139,8 +187,15 @@ def _read_events(path: Path, warnings: list[str]) -> Iterable[Event]:
         for line in file:
             try:
                 fields = json.loads(line)
-                yield Event(int(fields.pop("t_ns")), str(fields.pop("type")), fields)
+                yield Event(_int64(fields.pop("t_ns")), str(fields.pop("type")), fields)
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
                 broken += 1
     if broken:
         warnings.append(f"events.jsonl: {broken} lines were cut off or are not events")
+
+
+def _int64(value: Any) -> int:
+    number = int(value)
+    if not -(1 << 62) <= number < 1 << 62:
+        raise ValueError("not a time in nanoseconds")
+    return number

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from analysis.bundle import CallRecord, Event
-from analysis.codecs import CODECS, Codec
+from analysis.call import ASSUMED_OUTPUT, Call, Output, open_call, spoken_in
 from analysis.errors import BundleError
 from analysis.figures import CallSeries
-from analysis.network import Arrivals, RoundTrip, arrivals, round_trips
+from analysis.manifest import call_number, scheduled_turns
 from analysis.playout import parse_policy
 from analysis.result import (
     ANSWERED,
@@ -34,11 +34,11 @@ from analysis.result import (
     Turn,
 )
 from analysis.series import audibly_concealed_ms, call_series
-from analysis.sounds import HeardStream, Sound, hear
+from analysis.sounds import Sound
 from analysis.statistics import summarize
 from analysis.truth import with_truth
 from analysis.turns import Ending, Pairing, Spoken, pair
-from analysis.units import NS_PER_S, ms_to_ns, ns_to_ms, ns_to_s, s_to_ns, samples_to_ns
+from analysis.units import ns_to_ms, samples_to_ns
 
 __all__ = ["ASSUMED_OUTPUT", "Derived", "Output", "derive"]
 
@@ -50,18 +50,6 @@ SETTLED_PACKETS = 5
 PLAYOUT_MODEL_MS = {"chrome": 4.0}  # the model's error against Chrome on the best tick grid; docs/adr/0005
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Delay from the jitter buffer to the ear (ms), its expanded uncertainty (k = 2), and where it is known from."""
-
-    ms: float
-    uncertainty_ms: float
-    evidence: str
-
-
-ASSUMED_OUTPUT = Output(20.0, 10.0, "assumed")
-
-
 @dataclass(frozen=True)
 class Derived:
     """A result with what its figures are drawn from, and what could not be read."""
@@ -69,41 +57,6 @@ class Derived:
     result: Result
     series: tuple[CallSeries, ...]
     warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One call while it is worked out."""
-
-    record: CallRecord
-    call: int
-    zero_ns: int
-    frame_ns: int
-    send_codec: Codec
-    sent_origin: tuple[int, int] | None  # SSRC, and the RTP timestamp of media time 0
-    policies: tuple[str, ...]
-    output: Output
-    heard: list[HeardStream]
-    sounds: list[Sound]
-    arrivals: Arrivals
-    round_trips: list[RoundTrip]
-    lags: Mapping[int, Mapping[str, Any]]  # by the arrival of the packet that had to wait to be read
-
-    def seconds(self, time_ns: int | None) -> float | None:
-        return None if time_ns is None else ns_to_s(time_ns - self.zero_ns)
-
-    @property
-    def packet_samples(self) -> int:
-        """Samples of a sent packet, at the codec's rate."""
-        return self.send_codec.rate_hz * self.frame_ns // NS_PER_S
-
-    def stop_frame(self, event: Event) -> int:
-        """Frame of the utterance whose packet carries its last audible sample, look-ahead included."""
-        end = int(event.fields["end_sample"]) * self.send_codec.rate_hz // int(event.fields["rate_hz"])
-        return (end + self.send_codec.lookahead_samples) // self.packet_samples
-
-    def output_ns(self, policy: str) -> int:
-        return 0 if policy == "none" else ms_to_ns(self.output.ms)
 
 
 def derive(
@@ -137,18 +90,19 @@ def derive(
     turns: list[Turn] = []
     series: list[CallSeries] = []
     warnings: list[str] = []
-    for record in records:
+    distinct = _distinct(records, warnings)
+    numbers = _numbers(distinct)
+    for record, number in zip(distinct, numbers, strict=True):
         try:
-            made, figures = _derive_call(record, tuple(policies), output)
-        except (KeyError, TypeError, ValueError) as exc:
-            where = record.path or "record"
+            made, figures = _derive_call(record, number, tuple(policies), output)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
             raise BundleError(
-                f"{where}: events or manifest are damaged ({exc.__class__.__name__}: {exc})",
+                f"{_name(record)}: events or manifest are damaged ({exc.__class__.__name__}: {exc})",
                 next_step="packets.pcap can still be opened in Wireshark",
             ) from exc
         turns += made
         series += figures
-        warnings += [f"{record.path.name}: {w}" if record.path else w for w in record.warnings]
+        warnings += [f"{_name(record)}: {w}" for w in record.warnings]
     target = records[0].manifest.get("target", {}) if records else {}
     boundaries = Boundaries(
         start=Boundary("speech_stop", CLOCK, "sent"),
@@ -156,15 +110,39 @@ def derive(
         policy=policies[0],
         output=None if policies[0] == "none" else OutputDelay(output.ms, output.evidence),
     )
-    source = Source("session", path, target.get("url") if isinstance(target, Mapping) else None, len(records))
+    source = Source("session", path, target.get("url") if isinstance(target, Mapping) else None, len(distinct))
     return Derived(Result(source, boundaries, tuple(turns), summarize(turns)), tuple(series), tuple(warnings))
 
 
-def _derive_call(record: CallRecord, policies: tuple[str, ...], output: Output) -> tuple[list[Turn], list[CallSeries]]:
-    number = int(record.manifest.get("call", 0))
-    scheduled = record.manifest.get("turns")
-    if not isinstance(scheduled, list):
-        raise BundleError(f"{record.path or 'record'}: the manifest lists no turns")
+def _name(record: CallRecord) -> str:
+    return record.path.name if record.path is not None else "record"
+
+
+def _distinct(records: Sequence[CallRecord], warnings: list[str]) -> list[CallRecord]:
+    """Each call once, however often it was given: by the clock and number of its recording, or by where it lies."""
+    seen: set[object] = set()
+    distinct = []
+    for record in records:
+        clock = record.manifest.get("clock")
+        identity = repr((clock, record.manifest.get("call"))) if clock else record.path and record.path.resolve()
+        if identity is not None and identity in seen:
+            warnings.append(f"{_name(record)}: given twice; it is counted once")
+            continue
+        seen.add(identity)
+        distinct.append(record)
+    return distinct
+
+
+def _numbers(records: Sequence[CallRecord]) -> list[int]:
+    """The calls' own numbers, or new ones where several runs are taken together: calls must not be mixed up."""
+    own = [call_number(record.manifest, _name(record)) for record in records]
+    return own if len(set(own)) == len(own) else list(range(len(own)))
+
+
+def _derive_call(
+    record: CallRecord, number: int, policies: tuple[str, ...], output: Output
+) -> tuple[list[Turn], list[CallSeries]]:
+    scheduled = scheduled_turns(record.manifest, _name(record))
     ending = _ending(record)
     negotiated, started = record.first("media_negotiated"), record.first("media_started")
     if negotiated is None or started is None:
@@ -172,10 +150,10 @@ def _derive_call(record: CallRecord, policies: tuple[str, ...], output: Output) 
         outcome = CALL_FAILED if outcome == MEDIA_LOST else outcome
         pairing = Pairing(outcome, ending.reason or "recording_ended", ending.fault)
         return [Turn(**_named(number, turn, pairing)) for turn in scheduled], []
-    call = _open(record, number, negotiated, started, policies, output)
+    call = open_call(record, number, negotiated, started, policies, output)
     begun = {int(e.fields["turn"]): e for e in record.of_type("turn_started")}
-    settings = {int(turn["index"]): turn for turn in scheduled}
-    spoken = [_spoken(call, event, settings[index]) for index, event in sorted(begun.items()) if index in settings]
+    settings = {turn["index"]: turn for turn in scheduled}
+    spoken = [spoken_in(call, event, settings[index]) for index, event in sorted(begun.items()) if index in settings]
     pairings = dict(zip([s.index for s in spoken], pair(spoken, call.sounds, ending), strict=True))
     said = {s.index: s for s in spoken}
     skipped = {int(e.fields["turn"]): str(e.fields["reason"]) for e in record.of_type("turn_skipped")}
@@ -190,37 +168,6 @@ def _derive_call(record: CallRecord, policies: tuple[str, ...], output: Output) 
     return with_truth(turns, spoken, record.of_type("agent_truth")), [series]
 
 
-def _open(
-    record: CallRecord,
-    number: int,
-    negotiated: Event,
-    started: Event,
-    policies: tuple[str, ...],
-    output: Output,
-) -> _Call:
-    types: dict[int, Codec] = {
-        int(pt): CODECS[name] for pt, name in negotiated.fields["payload_types"].items() if name in CODECS
-    }
-    heard, sounds = hear(record.received, types, policies)
-    origin = record.first("sent_origin")
-    sent_origin = None if origin is None else (int(origin.fields["ssrc"]), int(origin.fields["rtp_timestamp"]))
-    return _Call(
-        record=record,
-        call=number,
-        zero_ns=int(started.fields["deadline0_ns"]) - int(started.fields["frame_ns"]),
-        frame_ns=int(started.fields["frame_ns"]),
-        send_codec=CODECS[str(negotiated.fields["send"]["codec"])],
-        sent_origin=sent_origin,
-        policies=policies,
-        output=output,
-        heard=heard,
-        sounds=sounds,
-        arrivals=arrivals([h.stream for h in heard]),
-        round_trips=round_trips(record.rtcp_received, record.rtcp_sent, sent_origin and sent_origin[0]),
-        lags={e.time_ns: e.fields for e in record.of_type("loop_lag")},
-    )
-
-
 def _ending(record: CallRecord) -> Ending:
     last_ns = max(
         [e.time_ns for e in record.events[-1:]]
@@ -228,6 +175,8 @@ def _ending(record: CallRecord) -> Ending:
         + [t.time_ns for t in record.sent[-1:]],
         default=0,
     )
+    if record.first("recording_missing") is not None:
+        return Ending(0, NOT_MEASURABLE, "recording_missing", None)
     for event in record.of_type("recording_failed", CALL_FAILED, MEDIA_LOST):
         if event.type == "recording_failed":
             return Ending(event.time_ns, NOT_MEASURABLE, str(event.fields.get("reason", "disk_full")), None)
@@ -249,31 +198,6 @@ def _never_spoken(index: int, skipped: Mapping[int, str], ending: Ending) -> Pai
     return Pairing(ending.outcome or NOT_MEASURABLE, ending.reason or "not_spoken", ending.fault)
 
 
-def _spoken(call: _Call, event: Event, settings: Mapping[str, Any]) -> Spoken:
-    start_ns = int(event.fields["first_deadline_ns"]) - call.frame_ns
-    return Spoken(
-        index=int(event.fields["turn"]),
-        start_ns=start_ns,
-        stop_ns=start_ns + samples_to_ns(int(event.fields["end_sample"]), int(event.fields["rate_hz"])),
-        stop_sent_ns=_stop_sent_ns(call, event),
-        timeout_ns=s_to_ns(float(settings["timeout_s"])),
-        interruption=settings.get("interruption_ms") is not None,
-    )
-
-
-def _stop_sent_ns(call: _Call, event: Event) -> int | None:
-    """When the packet left that carries the utterance's last audible sample; None where it is not in the record."""
-    if call.sent_origin is None:
-        return None
-    ssrc, origin = call.sent_origin
-    frame = int(event.fields["first_frame"]) + call.stop_frame(event)
-    timestamp = (origin + frame * call.send_codec.ticks(call.packet_samples)) & 0xFFFFFFFF
-    for timed in call.record.sent:
-        if timed.packet.timestamp == timestamp and timed.packet.ssrc == ssrc:
-            return timed.time_ns
-    return None
-
-
 def _named(number: int, settings: Mapping[str, Any], pairing: Pairing) -> dict[str, Any]:
     """What is known of a turn without its figures, as the fields of a Turn."""
     return {
@@ -288,7 +212,7 @@ def _named(number: int, settings: Mapping[str, Any], pairing: Pairing) -> dict[s
     }
 
 
-def _turn(call: _Call, settings: Mapping[str, Any], event: Event, spoken: Spoken, pairing: Pairing) -> Turn:
+def _turn(call: Call, settings: Mapping[str, Any], event: Event, spoken: Spoken, pairing: Pairing) -> Turn:
     """One turn that was spoken."""
     due_ns = int(event.fields["due_ns"])
     reply = pairing.reply
@@ -307,7 +231,7 @@ def _turn(call: _Call, settings: Mapping[str, Any], event: Event, spoken: Spoken
     return Turn(**fields)
 
 
-def _yield_time_ms(call: _Call, spoken: Spoken, pairing: Pairing) -> float | None:
+def _yield_time_ms(call: Call, spoken: Spoken, pairing: Pairing) -> float | None:
     """From the start of an interruption to the last audible sample of what it interrupted, in the ear."""
     if pairing.interrupted is None or pairing.outcome == OVERLAPPED:
         return None
@@ -315,12 +239,12 @@ def _yield_time_ms(call: _Call, spoken: Spoken, pairing: Pairing) -> float | Non
     return None if ended_ns is None else ns_to_ms(ended_ns + call.output_ns(call.policies[0]) - spoken.start_ns)
 
 
-def _latency_ns(call: _Call, policy: str, spoken: Spoken, sound: Sound) -> int | None:
+def _latency_ns(call: Call, policy: str, spoken: Spoken, sound: Sound) -> int | None:
     played = sound.played_start(policy)
     return None if played is None else played[1] + call.output_ns(policy) - spoken.stop_ns
 
 
-def _replied(call: _Call, event: Event, spoken: Spoken, reply: Sound, pairing: Pairing) -> dict[str, Any]:
+def _replied(call: Call, event: Event, spoken: Spoken, reply: Sound, pairing: Pairing) -> dict[str, Any]:
     """The fields that a reply (or a cut-in) gives its turn."""
     assert spoken.stop_sent_ns is not None
     headline, *others = call.policies
@@ -360,7 +284,7 @@ def _replied(call: _Call, event: Event, spoken: Spoken, reply: Sound, pairing: P
     }
 
 
-def _stages(call: _Call, spoken: Spoken, reply: Sound, latency_ns: int) -> tuple[dict[str, float], tuple[str, ...]]:
+def _stages(call: Call, spoken: Spoken, reply: Sound, latency_ns: int) -> tuple[dict[str, float], tuple[str, ...]]:
     """Stages (ms) that add up to `latency_ns`, and a flag where the reply's stream never pauses."""
     assert spoken.stop_sent_ns is not None
     stream, policy = reply.heard.stream, call.policies[0]
@@ -382,7 +306,7 @@ def _stages(call: _Call, spoken: Spoken, reply: Sound, latency_ns: int) -> tuple
     return {k: ns_to_ms(stages[k]) for k in STAGES if k in stages}, () if pauses else ("never_pauses",)
 
 
-def _uncertainty(call: _Call, policy: str, reply: Sound) -> dict[str, float]:
+def _uncertainty(call: Call, policy: str, reply: Sound) -> dict[str, float]:
     """Expanded parts (k = 2, ms) of one latency."""
     stream, packet = reply.heard.stream, reply.packet
     recent = stream.sequence[max(0, packet - SETTLED_PACKETS) : packet + 1]
@@ -400,7 +324,7 @@ def _uncertainty(call: _Call, policy: str, reply: Sound) -> dict[str, float]:
     return parts
 
 
-def _network(call: _Call, begin_ns: int, end_ns: int) -> dict[str, float | int | None]:
+def _network(call: Call, begin_ns: int, end_ns: int) -> dict[str, float | int | None]:
     trips = [t.rtt_ns for t in call.round_trips if t.time_ns <= end_ns]
     concealed = 0.0
     for heard in call.heard:

@@ -165,6 +165,9 @@ class LightTarget:
         self.window_ns = (0, 0)
         self.started: asyncio.Task[None] | None = None
 
+    def check(self, codec: str) -> None:
+        return
+
     async def connect(self, request: CallRequest) -> LightSession:
         if self.started is None:
             self.started = asyncio.create_task(self.far.start())

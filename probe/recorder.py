@@ -197,5 +197,5 @@ def _recording_failed(path: Path, exc: OSError) -> RecordingFailed:
     return RecordingFailed(
         "disk_full" if full else "disk_failed",
         f"{path}: {'the disk is full' if full else f'the disk does not take the recording ({exc.strerror})'}",
-        next_step="free some space or name another folder with --out; what was recorded until then is kept",
+        next_step="free some space, or name another folder with --out",
     )

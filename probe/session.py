@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import platform
 import signal
 import sys
@@ -20,14 +21,15 @@ from typing import Any
 
 import soundfile
 
+from analysis.bundle import RUN_FILE, RUN_SCHEMA
 from analysis.codecs import CODECS
-from analysis.errors import RecordingFailed, SessionError
+from analysis.errors import RecordingFailed, SessionError, UsageError
 from analysis.units import s_to_ns
 from probe.clock import SystemClock
 from probe.engine import CallPlan, Engine, LiveView, PlannedTurn
 from probe.loop import LagSelector, run
 from probe.player import Background, EncodedUtterance, Player, encode_background, encode_utterance
-from probe.recorder import BundleWriter, create_folder
+from probe.recorder import BundleWriter, create_folder, write_private
 from probe.scenario import Scenario, Turn, utterance_of
 from probe.targets.base import Target
 from probe.utterances import RATE_HZ, Utterance
@@ -102,12 +104,14 @@ def run_session(
         Before anything is recorded, where the scenario or the folder cannot be used.
     """
     clock = SystemClock()
+    target.check(scenario.codec)
     background = encode_background(scenario.background, CODECS[scenario.codec], scenario.ptime_ms)
     plans = _plan(scenario, background, scenario.expand(turns), base_dir, calls)
     # every call of a run says the same
     sounds = {str(turn.settings["sound"]): _flac(turn.sound.utterance) for call in plans[0] for turn in call.turns}
     if sum(len(p) for p in plans) > 1:
         create_folder(out)
+        _write_plan(out, plans)
 
     async def main(selector: LagSelector) -> SessionReport:
         stop = asyncio.Event()
@@ -122,6 +126,16 @@ def run_session(
             await target.close()
 
     return run(main, clock)
+
+
+def _write_plan(out: Path, plans: Sequence[Sequence[CallPlan]]) -> None:
+    """What all calls of the run were to say: those that never came to be recorded were scheduled all the same."""
+    calls = [{"call": plan.call, "turns": [turn.settings for turn in plan.turns]} for group in plans for plan in group]
+    document = json.dumps({"schema": RUN_SCHEMA, "calls": calls}, ensure_ascii=False)
+    try:
+        write_private(out / RUN_FILE, document.encode(errors="backslashreplace"))
+    except OSError as exc:
+        raise UsageError(f"{out}: cannot be written ({exc.strerror})", next_step="name another folder") from exc
 
 
 async def _run_all(job: _Run, rate_per_min: float | None) -> SessionReport:
@@ -162,6 +176,9 @@ async def _run_call(job: _Run, plan: CallPlan) -> SessionError | None:
         "target": dict(job.target.description),
         "scenario": job.scenario.model_dump(mode="json"),
         "turns": [turn.settings for turn in plan.turns],
+        "warnings": sorted(
+            {f"{u.name}: {text}" for u in (t.sound.utterance for t in plan.turns) for text in u.warnings}
+        ),
     }
     try:
         recorder = BundleWriter(job.folder(plan.call), manifest, job.clock)
@@ -207,6 +224,10 @@ def _plan(
         )
         for number in range(calls)
     )
+
+
+def _named_warnings(utterance: Utterance) -> list[str]:
+    return [f"{utterance.name}: {text}" for text in utterance.warnings]
 
 
 def _flac(utterance: Utterance) -> bytes:

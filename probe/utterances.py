@@ -32,7 +32,7 @@ from analysis.audibility import (
 )
 from analysis.audiofile import load_sound, resample
 from analysis.errors import AudioFileError, UsageError
-from analysis.units import dbov
+from analysis.units import dbov, from_dbov
 
 __all__ = [
     "RATE_HZ",
@@ -129,14 +129,18 @@ def load_utterance(path: str | os.PathLike[str], language: str | None = None) ->
             f"{path}: lasts {sound.duration_s:.0f} s, an utterance may last {MAX_DURATION_S} s",
             next_step="cut out one utterance",
         )
-    samples = resample(sound.samples, sound.rate_hz, RATE_HZ)
+    samples, warnings = resample(sound.samples, sound.rate_hz, RATE_HZ), sound.warnings
+    offset = float(np.mean(samples))
+    if abs(offset) >= from_dbov(MIN_THRESHOLD_DBOV):
+        # nobody hears it, but the rule would
+        samples = (samples - offset).astype(np.float32)
+        warnings = (*warnings, f"a DC offset of {offset:.3f} of full scale was taken out")
     found = annotate(samples)
     if found is None:
         raise AudioFileError(
             f"{path}: holds nothing but noise: nothing stands 10 dB above its own floor",
             next_step="give a recording of speech",
         )
-    warnings = sound.warnings
     if found.noise_floor_dbov is not None:
         noise = f"noise of its own ({found.noise_floor_dbov:.1f} dBov): the words are what stands 10 dB above it"
         warnings = (*warnings, noise)
@@ -155,6 +159,9 @@ def annotate(samples: NDArray[np.floating]) -> Annotation | None:
     start, end = first_audible(ahead), first_audible(back)
     if start is None or end is None:
         return None
+    frames = _frames(samples)
+    if frames.max() < frames.min() * 10 ** (MARGIN_DB / 10):
+        return None  # one level throughout, wherever the rule may have found its 24 of 30
     quietest = _quietest_dbov(samples[start.sample : len(samples) - end.sample])
     limit = quietest + MARGIN_DB
     noise_floor: float | None = None

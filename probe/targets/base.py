@@ -75,6 +75,10 @@ class Target(Protocol):
         """For the manifest: the URL without secrets, and settings. Never a token."""
         ...
 
+    def check(self, codec: str) -> None:
+        """Raises UsageError where it is known beforehand that no call with this codec can be made."""
+        ...
+
     async def connect(self, request: CallRequest) -> Session:
         """Negotiate one call. Raises CallFailed with the reason."""
         ...

@@ -20,7 +20,7 @@ import aioice.ice
 from aiortc import RTCBundlePolicy, RTCConfiguration, RTCPeerConnection, RTCRtpSender, RTCSessionDescription
 
 from analysis.codecs import CODECS
-from analysis.errors import CallFailed, MediaLost, SessionError
+from analysis.errors import CallFailed, MediaLost, SessionError, UsageError
 from probe.agent.config import AgentConfig, agent_config_from_query, load_agent_config
 from probe.clock import SystemClock
 from probe.targets.base import AgentEvent, CallRequest
@@ -84,6 +84,14 @@ class DemoTarget:
     def description(self) -> Mapping[str, Any]:
         """The target for the manifest."""
         return {"url": "demo:", "kind": "demo", "agent": self.config.model_dump(mode="json")}
+
+    def check(self, codec: str) -> None:
+        """The agent's own codec, where it has one, must be the scenario's: they offer one each."""
+        if self.config.codec not in (None, codec):
+            raise UsageError(
+                f"the demo agent speaks {self.config.codec} alone, the scenario {codec}",
+                next_step="give both the same codec, or the agent none",
+            )
 
     async def _start(self) -> None:
         async with self._starting:

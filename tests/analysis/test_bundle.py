@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.bundle import SCHEMA, Event, find_calls, read_call
+from analysis.bundle import RUN_FILE, RUN_SCHEMA, SCHEMA, Event, find_calls, read_call, read_run
 from analysis.errors import BundleError
 from analysis.pcap import Direction, Endpoints, pcap_header
 from analysis.rtcp import compound, serialize_receiver_report
@@ -230,6 +230,43 @@ class TestManifest:
     def test_a_folder_that_is_no_bundle(self, tmp_path: Path) -> None:
         with pytest.raises(BundleError, match="not a session bundle"):
             read_call(tmp_path)
+
+
+class TestReadRun:
+    """A run of three planned calls: one whole, one whose manifest is torn, one of which nothing was recorded."""
+
+    @pytest.fixture
+    def run(self, tmp_path: Path, clock: SteppedClock) -> Path:
+        planned = [{"call": call, "turns": [{"index": 0, "timeout_s": 5}]} for call in range(3)]
+        (tmp_path / RUN_FILE).write_text(json.dumps({"schema": RUN_SCHEMA, "calls": planned}))
+        for call in range(2):
+            write(tmp_path / f"call-{call:03d}", clock, call=call, turns=planned[call]["turns"]).close()
+        (tmp_path / "call-001" / "manifest.json").write_text("{")
+        return tmp_path
+
+    def test_what_was_planned_is_scheduled_though_nothing_of_it_is_left(self, run: Path) -> None:
+        whole, torn, absent = read_run(run)
+        assert whole.first("recording_missing") is None
+        for call, record in ((1, torn), (2, absent)):
+            assert record.first("recording_missing") is not None
+            assert record.manifest["call"] == call
+            assert len(record.manifest["turns"]) == 1
+            assert "not measurable" in record.warnings[0]
+
+    def test_without_a_plan_what_is_there_is_read_and_what_is_torn_is_said(self, run: Path) -> None:
+        (run / RUN_FILE).unlink()
+        (whole,) = read_run(run)
+        assert any("call-001" in warning for warning in whole.warnings)
+
+    def test_a_plan_that_is_damaged_is_none(self, run: Path) -> None:
+        for text in ("", "[]", '{"calls": 3}', '{"calls": [{"call": "x"}]}', "[" * 100_000):
+            (run / RUN_FILE).write_text(text)
+            assert len(read_run(run)) == 1
+
+    def test_nothing_readable_is_one_line(self, run: Path) -> None:
+        (run / "call-000" / "manifest.json").write_text("{")
+        with pytest.raises(BundleError, match="cannot be read"):
+            read_run(run)
 
 
 class TestFindCalls:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,64 @@ def test_variants_are_the_same_packets_under_other_policies() -> None:
     assert turn.latency_ms is not None
     assert turn.variants_ms["fixed:500"] == pytest.approx(turn.latency_ms + 400, abs=1e-6)
     assert turn.variants_ms["none"] == pytest.approx(turn.latency_ms - 100 - 20, abs=1e-6)
+
+
+def test_a_call_given_twice_counts_once_and_calls_of_two_runs_are_not_mixed_up() -> None:
+    first = record(arriving(reply(0, 8000), STOP_NS + 500_000_000))
+    first = replace(first, manifest={**first.manifest, "clock": {"monotonic_ns": 1, "wall_ns": 2}})
+    other = replace(first, manifest={**first.manifest, "clock": {"monotonic_ns": 3, "wall_ns": 4}})
+    derived = derive([first, first, other], policies=("none",))
+    assert [turn.call for turn in derived.result.turns] == [0, 1]
+    assert derived.result.source.calls == 2
+    assert any("given twice" in warning for warning in derived.warnings)
+
+
+def test_a_planned_call_without_a_record_is_scheduled_all_the_same() -> None:
+    whole = record(arriving(reply(0, 8000), STOP_NS + 500_000_000))
+    missing = CallRecord({**whole.manifest, "call": 1}, (Event(0, "recording_missing"),), (), ())
+    result = derive([whole, missing], policies=("none",)).result
+    assert [(t.outcome, t.reason) for t in result.turns] == [
+        ("answered", None),
+        ("not_measurable", "recording_missing"),
+    ]
+    assert result.summary["scheduled"] == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"timeout_s": 10**400},
+        {"timeout_s": "5"},
+        {"segment": True},
+        {"segment": "x"},
+        {"segment": {"a": []}},
+        {"flags": [1]},
+        {"index": -1},
+        {"index": 10**400},
+        {"language": 3},
+    ],
+)
+def test_a_setting_of_a_wrong_kind_is_one_line(damage: dict[str, Any]) -> None:
+    call = record([])
+    turns = [{**call.manifest["turns"][0], **damage}]
+    with pytest.raises(BundleError, match=next(iter(damage))):
+        derive([replace(call, manifest={**call.manifest, "turns": turns})])
+
+
+@pytest.mark.parametrize("number", [-1, 10**400, "0", 1.5, None])
+def test_a_wrong_call_number_is_one_line(number: Any) -> None:
+    call = record([])
+    with pytest.raises(BundleError, match="call is not"):
+        derive([replace(call, manifest={**call.manifest, "call": number})])
+
+
+def test_a_deadline_far_from_its_event_is_damage_not_a_latency() -> None:
+    call = record(arriving(reply(0, 8000), STOP_NS + 500_000_000))
+    events = [
+        replace(e, fields={**e.fields, "first_deadline_ns": 1}) if e.type == "turn_started" else e for e in call.events
+    ]
+    with pytest.raises(BundleError, match="damaged"):
+        derive([replace(call, events=tuple(events))])
 
 
 def test_damage_and_wrong_policies_are_one_line() -> None:

@@ -264,3 +264,14 @@ def test_the_script_says_that_espeak_is_missing(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(SystemExit, match="espeak-ng is not installed"):
         make_utterances.main(["--out", str(tmp_path)])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dc_offset_is_taken_out_and_said(tmp_path: Path) -> None:
+    clean = shipped("en/1")
+    soundfile.write(tmp_path / "offset.wav", clean.samples * 0.5 + 0.2, 48_000, subtype="FLOAT")
+    soundfile.write(tmp_path / "plain.wav", clean.samples * 0.5, 48_000, subtype="FLOAT")
+    found, plain = load_utterance(tmp_path / "offset.wav"), load_utterance(tmp_path / "plain.wav")
+    assert any("DC offset of 0.200" in warning for warning in found.warnings)
+    assert plain.warnings == ()
+    # the mean of the words themselves is taken out with it: some 1e-4 of full scale
+    assert found.end_sample == pytest.approx(plain.end_sample, abs=48)
