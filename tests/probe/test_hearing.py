@@ -156,3 +156,19 @@ class TestOddPackets:
         for i, (payload_type, ssrc, payload, arrival_ns) in enumerate(parts):
             ear.add(arrival_ns, RtpPacket(payload_type, i, 0, ssrc, payload))
         assert (ear.onset_ns is None) == (ear.audible_until_ns is None)
+
+
+class TestWhatComesBeforeTheWords:
+    @pytest.mark.parametrize("gap_ms", [80, 180, 400])
+    def test_a_residue_is_not_their_beginning(self, gap_ms: int) -> None:
+        residue = noise(PCMU, 10, -30.0)
+        words = noise(PCMU, 600, -20.0, seed=1)
+        ear = hear(PCMU, silence(PCMU, 1000), residue, silence(PCMU, gap_ms - 10), words, silence(PCMU, 500))
+        assert ear.onset_ns == (1000 + gap_ms) * MS
+
+    def test_how_long_it_lasted_tells_a_filler_from_words(self) -> None:
+        filler, words = noise(PCMU, 240, -20.0), noise(PCMU, 600, -20.0, seed=1)
+        assert hear(PCMU, silence(PCMU, 1000), filler, silence(PCMU, 400)).lasted_ns == 240 * MS
+        ear = hear(PCMU, silence(PCMU, 1000), filler, silence(PCMU, 400), words, silence(PCMU, 400))
+        assert ear.lasted_ns == 600 * MS
+        assert hear(PCMU, silence(PCMU, 1000)).lasted_ns == 0
