@@ -10,36 +10,35 @@ import ipaddress
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
-from analysis.errors import BundleError
+from analysis.capture_files import pcap_records
+from analysis.capture_frames import (
+    ETHER_IPV4,
+    ETHER_IPV6,
+    IP_UDP,
+    LINKTYPE_LINUX_SLL,
+    Direction,
+    Passed,
+    parse_frame,
+)
+from analysis.errors import BundleError, MalformedPacket
+from analysis.units import NS_PER_S
 
 __all__ = ["Datagram", "Direction", "Endpoints", "pcap_header", "read_pcap"]
 
 MAGIC_NS = 0xA1B23C4D
-LINKTYPE_LINUX_SLL = 113
 SNAP_BYTES = 262_144
-MAX_RECORD_BYTES = 1 << 20  # more than this is damage, not a packet
 _GLOBAL = struct.Struct("<IHHiIII")
 _RECORD = struct.Struct("<IIII")
 _SLL = struct.Struct("!HHH8sH")
-_ETHER_IPV4, _ETHER_IPV6 = 0x0800, 0x86DD
-_UDP = 17
 _HOP_LIMIT = 64
 
 
 def _ipv4_start(total_bytes: int) -> bytes:
     """An IPv4 header up to its checksum, of which only the total length changes; fragmentation is forbidden."""
-    return struct.pack("!BBHHHBB", 0x45, 0, total_bytes, 0, 0x4000, _HOP_LIMIT, _UDP)
-
-
-class Direction(Enum):
-    """Which way a datagram went; the value is the packet type of LINUX_SLL."""
-
-    RECEIVED = 0
-    SENT = 4
+    return struct.pack("!BBHHHBB", 0x45, 0, total_bytes, 0, 0x4000, _HOP_LIMIT, IP_UDP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +76,11 @@ class Endpoints:
         that follows.
         """
         from_ip, to_ip = (ipaddress.ip_address(end[0]) for end in (self.source, self.destination))
-        ether = _ETHER_IPV4 if from_ip.version == 4 else _ETHER_IPV6
+        ether = ETHER_IPV4 if from_ip.version == 4 else ETHER_IPV6
         link = _SLL.pack(self.direction.value, 1, 6, bytes(8), ether)
         addresses = from_ip.packed + to_ip.packed
         ports = struct.pack("!HH", self.source[1], self.destination[1])
-        summed = _ipv4_start(0) + addresses if from_ip.version == 4 else addresses + ports + bytes([0, _UDP])
+        summed = _ipv4_start(0) + addresses if from_ip.version == 4 else addresses + ports + bytes([0, IP_UDP])
         return link, addresses, ports, from_ip.version, int.from_bytes(summed, "big")
 
     def record(self, time_ns: int, payload: bytes) -> bytes:
@@ -93,11 +92,11 @@ class Endpoints:
             ip_check = _checksum(fixed + 20 + udp_bytes).to_bytes(2, "big")
             header = _ipv4_start(20 + udp_bytes) + ip_check + addresses
         else:
-            header = struct.pack("!IHBB", 6 << 28, udp_bytes, _UDP, _HOP_LIMIT) + addresses
+            header = struct.pack("!IHBB", 6 << 28, udp_bytes, IP_UDP, _HOP_LIMIT) + addresses
             words = payload + bytes(len(payload) % 2)
             check = _checksum(fixed + 2 * udp_bytes + int.from_bytes(words, "big"))  # the length counts twice
         frame = link + header + ports + struct.pack("!HH", udp_bytes, check) + payload
-        return _RECORD.pack(time_ns // 1_000_000_000, time_ns % 1_000_000_000, len(frame), len(frame)) + frame
+        return _RECORD.pack(time_ns // NS_PER_S, time_ns % NS_PER_S, len(frame), len(frame)) + frame
 
 
 def _checksum(number: int) -> int:
@@ -125,46 +124,15 @@ def read_pcap(path: Path, warnings: list[str]) -> Iterator[Datagram]:
         magic, _, _, _, _, _, link_type = _GLOBAL.unpack(head)
         if magic != MAGIC_NS or link_type != LINKTYPE_LINUX_SLL:
             raise BundleError(f"{path}: not a capture of this tool (nanosecond pcap of LINUX_SLL packets)")
-        while head := file.read(_RECORD.size):
-            size = _RECORD.unpack(head)[2] if len(head) == _RECORD.size else MAX_RECORD_BYTES + 1
-            frame = file.read(size) if size <= MAX_RECORD_BYTES else b""
-            if size > MAX_RECORD_BYTES or len(frame) < size:
-                warnings.append(f"{path.name}: cut off; what lies before is used")
-                break
-            datagram = _parse(_RECORD.unpack(head), frame)
-            if datagram is None:
-                skipped += 1
-            else:
-                yield datagram
+        try:
+            for frame in pcap_records(file, "<", 1, LINKTYPE_LINUX_SLL):
+                udp = parse_frame(LINKTYPE_LINUX_SLL, frame.data, cut=frame.cut)
+                if isinstance(udp, Passed):
+                    skipped += 1
+                    continue
+                direction = Direction.SENT if udp.direction is Direction.SENT else Direction.RECEIVED
+                yield Datagram(frame.time_ns, direction, udp.source, udp.destination, udp.payload)
+        except MalformedPacket:
+            warnings.append(f"{path.name}: cut off; what lies before is used")
     if skipped:
         warnings.append(f"{path.name}: {skipped} packets are not UDP over IP")
-
-
-def _parse(record: tuple[int, ...], frame: bytes) -> Datagram | None:
-    if len(frame) < _SLL.size:
-        return None
-    packet_type, _, _, _, ether = _SLL.unpack_from(frame)
-    at = _SLL.size
-    if ether == _ETHER_IPV4 and len(frame) >= at + 20 and 0x45 <= frame[at] <= 0x4F and frame[at + 9] == _UDP:
-        addresses = frame[at + 12 : at + 16], frame[at + 16 : at + 20]
-        at += 4 * (frame[at] & 0x0F)
-    elif ether == _ETHER_IPV6 and len(frame) >= at + 40 and frame[at + 6] == _UDP:
-        addresses = frame[at + 8 : at + 24], frame[at + 24 : at + 40]
-        at += 40
-    else:
-        return None
-    if len(frame) < at + 8:
-        return None
-    from_port, to_port, udp_bytes, _ = struct.unpack_from("!HHHH", frame, at)
-    return Datagram(
-        time_ns=record[0] * 1_000_000_000 + record[1],
-        direction=Direction.SENT if packet_type == Direction.SENT.value else Direction.RECEIVED,
-        source=(_address(addresses[0]), from_port),
-        destination=(_address(addresses[1]), to_port),
-        payload=bytes(frame[at + 8 : at + max(udp_bytes, 8)]),
-    )
-
-
-@lru_cache(maxsize=64)
-def _address(packed: bytes) -> str:
-    return str(ipaddress.ip_address(packed))

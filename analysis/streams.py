@@ -226,20 +226,24 @@ def _stream(ssrc: int, generation: int, codec: Codec, counter: _Counter) -> Stre
     )
 
 
-def decode(stream: Stream) -> Decoded:
-    """Decode a stream in order; packets that are missing are concealed for the decoder's state, never kept as sound."""
+def decode(stream: Stream, *, conceal: bool = True) -> Decoded:
+    """Decode a stream in order; packets that are missing are concealed for the decoder's state, never kept as sound.
+
+    Without `conceal` the decoder is not told of them, as libwebrtc's Opus decoder never is.
+    """
     decoder = Decoder(stream.codec)
     start = np.concatenate(([0], np.cumsum(stream.samples)))
     pcm = np.zeros(int(start[-1]), dtype=np.float32)
     undecodable = 0
     for i, payload in enumerate(stream.payloads):
-        if i:
+        if i and conceal:
             for _ in range(min(int(stream.sequence[i] - stream.sequence[i - 1]) - 1, MAX_CONCEALED)):
                 decoder.conceal()
         sound = decoder.decode(payload)
         if sound is None:
             undecodable += 1
-            decoder.conceal()
+            if conceal:
+                decoder.conceal()
         else:
             pcm[start[i] : start[i + 1]] = sound
     return Decoded(pcm, start[:-1].astype(np.int64), undecodable)

@@ -1,64 +1,118 @@
 """The command line: one module for each command; results on stdout, everything else on stderr.
 
-Errors become one line and the exit code of the contract here, and only here.
+Errors become one line and the exit code of the contract here, and only here. The commands are imported when they are
+asked for, so that an interrupt while they load is handled as any other.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING
 
-import typer
-from typer.main import get_command
+from analysis.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, ProbeError
+from probe.cli.output import guarded_output, note, warn
 
-from analysis.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, ProbeError
-from probe.cli.analyze import analyze, replay
-from probe.cli.doctor import doctor
-from probe.cli.report import report
-from probe.cli.run import demo, run
+if TYPE_CHECKING:
+    import typer
 
-__all__ = ["app", "main"]
+__all__ = ["EXIT_FAULT", "application", "main"]
 
-app = typer.Typer(
-    name="latency-probe",
-    help="Measures what a caller of a voice AI agent really waits, from the client's side.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-app.command()(demo)
-app.command()(run)
-app.command()(analyze)
-app.command()(replay)
-app.command()(report)
-app.command()(doctor)
+NAME = "latency-probe"
+EXIT_FAULT = 70  # a fault of this program (EX_SOFTWARE of sysexits.h), which no code of the contract may stand for
 
 
-def _complain(text: str) -> None:
-    print(f"latency-probe: {text}", file=sys.stderr)
+def application() -> typer.Typer:
+    """The commands."""
+    import typer
+
+    from probe.cli.analyze import analyze, replay
+    from probe.cli.doctor import doctor
+    from probe.cli.playout import playout
+    from probe.cli.report import report
+    from probe.cli.run import demo, run
+
+    app = typer.Typer(
+        name=NAME,
+        help="Measures what a caller of a voice AI agent really waits, from the client's side.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.command()(demo)
+    app.command()(run)
+    app.command()(analyze)
+    app.command()(replay)
+    app.command()(playout)
+    app.command()(report)
+    app.command()(doctor)
+    return app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code."""
+    """Run one command and exit with its code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Default: those of the process, which is then ours to end: where nothing is at stake (the commands are loading,
+        all is written) an interrupt ends it at once and in silence.
+    """
+    own = arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if own:
+        signal.signal(signal.SIGINT, _leave)
+    with guarded_output() as out:
+        code = _run(sys.argv[1:] if arguments is None else list(arguments), own)
+        if own:
+            signal.signal(signal.SIGINT, _leave)
+        sys.stdout.flush()
+        if out.failure is not None and code not in (EXIT_INTERRUPTED, EXIT_FAULT):
+            warn(f"standard output: cannot be written ({out.failure.strerror}); free some space or send it elsewhere")
+            code = EXIT_FAILED
+    raise SystemExit(code)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    # an exception would surface in the midst of somebody else's import, or of the interpreter's own end
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _run(arguments: list[str], own: bool) -> int:
     try:
-        code = get_command(app)(list(arguments) if arguments is not None else None, standalone_mode=False)
-    except ProbeError as exc:
-        _complain(exc.line())
-        code = exc.exit_code
+        from typer.main import get_command
+
+        command = get_command(application())
+        if own:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        # not `command()`: that takes a broken pipe for an exit code of 1
+        with command.make_context(NAME, arguments) as context:
+            code = command.invoke(context)
+        return code if isinstance(code, int) else EXIT_OK
     except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # whoever read our output has had enough; say nothing more, not even at interpreter exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = EXIT_FAILED
+        return EXIT_INTERRUPTED
+    except ProbeError as exc:
+        warn(exc.line())
+        return exc.exit_code
     except Exception as exc:
-        message = getattr(exc, "format_message", None)
-        if message is None:
-            raise
-        text = " ".join(str(message()).split())
+        return _other(exc)
+
+
+def _other(exc: Exception) -> int:
+    """What the command line library raises: to leave, or for wrong options; all else is a fault of this program."""
+    left, wrong = getattr(exc, "exit_code", None), getattr(exc, "format_message", None)
+    if wrong is not None:
+        text = " ".join(str(wrong()).split())
         if text:
-            _complain(f"{text.rstrip('.')}; see `latency-probe --help`")
-        code = EXIT_USAGE
-    raise SystemExit(code if isinstance(code, int) else 0)
+            warn(f"{text.rstrip('.')}; see `{NAME} --help`")
+        return EXIT_USAGE
+    if isinstance(left, int):
+        return left
+    for line in "".join(traceback.format_exception(exc)).splitlines():
+        note(line)
+    warn(f"a fault of this program; please report the lines above, with the command and what `{NAME} doctor` prints")
+    return EXIT_FAULT

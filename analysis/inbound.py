@@ -1,0 +1,318 @@
+"""The packets of one RTP stream in, what a receiver's `inbound-rtp` statistics would say of them out.
+
+Sources: W3C webrtc-stats (RTCReceivedRtpStreamStats, RTCInboundRtpStreamStats), names and units; RFC 3550 section 6.4.1
+and appendix A.8 (loss, jitter); analysis.playout for all that depends on a jitter buffer. What packets and policy do
+not determine is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analysis.capture_rtp import CodecChoice, RtpStream, durations_fit
+from analysis.codecs import Codec
+from analysis.playout import Playout, PlayoutPoint, play
+from analysis.reception import Reception
+from analysis.rtp import RtpPacket, signed_difference
+from analysis.streams import Stream, Timed, build_streams, decode
+from analysis.trace import PacketTrace
+from analysis.units import NS_PER_S, ns_to_ms, ns_to_s, samples_to_ms
+
+__all__ = ["SCHEMA", "ArrivalStatistics", "Inbound", "SeriesPoint", "arrival_statistics", "document", "measure"]
+
+SCHEMA = "latency-probe/playout/1"
+MAX_PLAYED_S = 4 * 3600  # of sound in one stream; each hour of Opus is 700 MB of samples
+EARLIEST_WALL_NS = 365 * 86400 * NS_PER_S  # times before 1971 are of no wall clock
+HEADER_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPoint:
+    """What happened in the window that ends `t_s` after the stream's first packet and begins at the point before."""
+
+    t_s: float
+    jitter_buffer_delay_ms: float | None
+    target_delay_ms: float | None
+    concealed_ms: float
+
+
+@dataclass(frozen=True)
+class Inbound:
+    """What one SSRC's receiver would have counted.
+
+    `inbound_rtp` has the W3C names. `first_ns` and `last_ns` are the arrivals of its first and last packet.
+    `concealed_ms`, `inserted_ms` and `removed_ms` are None where nothing was played; `jitter_mean_ms` and
+    `jitter_max_ms` are those of all its packets, where `jitter` is that after the last one.
+    """
+
+    ssrc: int
+    source: tuple[str, int]
+    destination: tuple[str, int]
+    direction: str | None
+    codec: str
+    payload_type: int
+    first_ns: int
+    last_ns: int
+    inbound_rtp: Mapping[str, float | int]
+    series: tuple[SeriesPoint, ...] = field(repr=False)
+    jitter_mean_ms: float | None = None
+    jitter_max_ms: float | None = None
+    concealed_ms: float | None = None
+    inserted_ms: float | None = None
+    removed_ms: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalStatistics:
+    """Interarrival times and jitter of a stream (ms), as Wireshark's list of RTP streams has them.
+
+    None where there are not two packets to compare. `jitter_last_ms` is the jitter after the last packet.
+    """
+
+    delta_min_ms: float | None = None
+    delta_mean_ms: float | None = None
+    delta_max_ms: float | None = None
+    jitter_min_ms: float | None = None
+    jitter_mean_ms: float | None = None
+    jitter_max_ms: float | None = None
+    jitter_last_ms: float | None = None
+
+
+def arrival_statistics(packets: Sequence[Timed], clock_rate_hz: int) -> ArrivalStatistics:
+    """Interarrival times and jitter in order of arrival.
+
+    Parameters
+    ----------
+    packets : sequence of Timed
+    clock_rate_hz : int
+        Of the RTP timestamps.
+
+    Notes
+    -----
+    The jitter is that of RFC 3550 A.8: each packet is compared with the one that arrived before it. As in Wireshark
+    4.0, packets with a timestamp before the first one's are left out (in a mean one counts as the mean so far). Later
+    versions of Wireshark compare with the newest packet by timestamp instead.
+    """
+    if not packets:
+        return ArrivalStatistics()
+    first = before = packets[0]
+    jitter = delta_mean = jitter_mean = 0.0
+    deltas: list[float] = []
+    jitters: list[float] = []
+    for number, timed in enumerate(packets[1:], start=1):
+        timestamp = timed.packet.timestamp
+        if signed_difference(timestamp, first.packet.timestamp, 32) < 0:
+            continue
+        delta = ns_to_ms(timed.time_ns - before.time_ns)
+        ticks = signed_difference(timestamp, before.packet.timestamp, 32)
+        jitter += (abs(delta - 1000 * ticks / clock_rate_hz) - jitter) / 16
+        delta_mean += (delta - delta_mean) / number
+        jitter_mean += (jitter - jitter_mean) / number
+        deltas.append(delta)
+        jitters.append(jitter)
+        before = timed
+    if not deltas:
+        return ArrivalStatistics()
+    return ArrivalStatistics(min(deltas), delta_mean, max(deltas), min(jitters), jitter_mean, max(jitters), jitters[-1])
+
+
+def measure(stream: RtpStream, choice: CodecChoice, policy: str) -> Inbound | None:
+    """What the receiver of a stream would have counted under a playout policy.
+
+    Parameters
+    ----------
+    stream : RtpStream
+    choice : CodecChoice
+        From `analysis.capture_rtp.choose_codecs`.
+    policy : str
+        As `analysis.playout.play` takes it.
+
+    Returns
+    -------
+    Inbound or None
+        None where no payload type of the stream is known, so that not even the unit of its timestamps is. A sender's
+        restart, or another codec in between, is played as a stream of its own: counters add up, series follow one
+        another.
+
+    Raises
+    ------
+    UsageError
+        If `policy` is not one.
+    """
+    main = next((number for number in stream.payload_types if number in choice.codecs), None)
+    if main is None:
+        return None
+    codec = choice.codecs[main]
+    warnings = [*stream.warnings, *choice.warnings]
+    of_clock = {number for number, c in choice.codecs.items() if c.clock_rate_hz == codec.clock_rate_hz}
+    inbound = _received(stream, codec, of_clock)
+    arrivals = arrival_statistics([t for t in stream.packets if t.packet.payload_type in of_clock], codec.clock_rate_hz)
+    first_ns, last_ns = stream.packets[0].time_ns, stream.packets[-1].time_ns
+    played = _play(stream, choice.codecs, policy, warnings)
+    totals: dict[str, float] = {}
+    for playout in played:
+        _add(inbound, {**playout.inbound, **_duration(playout)})
+        _add(totals, _totals_ms(playout))
+    points = sorted((p for playout in played for p in playout.series), key=lambda p: p.time_ns)
+    return Inbound(
+        ssrc=stream.ssrc,
+        source=stream.source,
+        destination=stream.destination,
+        direction=None if stream.direction is None else stream.direction.name.lower(),
+        codec=codec.name,
+        payload_type=main,
+        first_ns=first_ns,
+        last_ns=last_ns,
+        inbound_rtp=inbound,
+        series=tuple(_point(p, first_ns) for p in points),
+        jitter_mean_ms=arrivals.jitter_mean_ms,
+        jitter_max_ms=arrivals.jitter_max_ms,
+        **totals,
+        warnings=tuple(warnings),
+    )
+
+
+def _received(stream: RtpStream, codec: Codec, of_clock: set[int]) -> dict[str, float | int]:
+    """What packets alone determine."""
+    reception = Reception(codec.clock_rate_hz)
+    header_bytes = 0
+    for timed in stream.packets:
+        duplicates = reception.duplicates
+        reception.add(timed.time_ns, timed.packet, sound=timed.packet.payload_type in of_clock)
+        if reception.duplicates == duplicates:
+            header_bytes += _header_bytes(timed.packet)
+    inbound: dict[str, float | int] = {
+        "packetsReceived": reception.packets_received,
+        "packetsLost": reception.packets_lost,
+        "jitter": reception.jitter_s,
+        "bytesReceived": reception.bytes_received + stream.missing_bytes,
+        "headerBytesReceived": header_bytes,
+    }
+    last_ns = stream.packets[-1].time_ns
+    if last_ns > EARLIEST_WALL_NS:
+        inbound["lastPacketReceivedTimestamp"] = ns_to_ms(last_ns)
+    return inbound
+
+
+def _header_bytes(packet: RtpPacket) -> int:
+    """Bytes of header and padding, as W3C counts them: all of the datagram that is not payload."""
+    extension = 0 if packet.extension_profile is None else 4 + len(packet.extension)
+    return HEADER_BYTES + 4 * len(packet.csrcs) + extension + packet.padding
+
+
+def _play(stream: RtpStream, codecs: Mapping[int, Codec], policy: str, warnings: list[str]) -> list[Playout]:
+    """One playout for each generation; none, and a warning that says why, where sound or durations are not there."""
+    if policy == "chrome" and stream.cut_packets:
+        warnings.append(
+            f"{stream.cut_packets} packets were captured in part: not played, `chrome` needs their sound (tcpdump -s 0)"
+        )
+        return []
+    for number, codec in codecs.items():
+        if not durations_fit(stream.of_type(number), codec):
+            why = f"they are no {codec.name}, or encrypted (SRTP)"
+            why = "they were captured in part" if stream.cut_packets else why
+            warnings.append(
+                f"payload type {number}: packets do not last as long as their timestamps say, {why}: not played"
+            )
+            return []
+    generations = build_streams(stream.packets, codecs)
+    sound_s = sum(int(g.samples.sum()) / g.codec.rate_hz for g in generations)
+    if sound_s > MAX_PLAYED_S:
+        warnings.append(f"{sound_s / 3600:.1f} h of sound: not played, divide the capture (editcap -i 3600)")
+        return []
+    if len({g.codec.rate_hz for g in generations}) > 1:
+        warnings.append("the codec changes: counters add up samples of different rates")
+    if len(generations) > len({g.codec.name for g in generations}):
+        warnings.append(f"the sender restarts: {len(generations)} streams one after the other")
+    return [play(_trace(generation, policy, warnings), policy) for generation in generations]
+
+
+def _trace(stream: Stream, policy: str, warnings: list[str]) -> PacketTrace:
+    """What the policy is fed with; only `chrome` looks at the sound."""
+    if policy == "chrome":
+        decoded = decode(stream, conceal=False)
+        pcm = decoded.pcm
+        if decoded.undecodable:
+            warnings.append(f"{decoded.undecodable} packets cannot be decoded: silence in their place")
+    else:
+        pcm = np.broadcast_to(np.float32(0.0), int(stream.samples.sum()))
+    return PacketTrace(
+        rate_hz=stream.codec.rate_hz,
+        sequence=stream.sequence,
+        position=stream.position,
+        samples=stream.samples,
+        arrival_ns=stream.arrival_ns,
+        payload_bytes=np.array([len(p) for p in stream.payloads], dtype=np.int64),
+        pcm=pcm,
+    )
+
+
+def _add(totals: dict[str, float | int], more: Mapping[str, float | int]) -> None:
+    for name, value in more.items():
+        totals[name] = totals.get(name, 0) + value
+
+
+def _duration(playout: Playout) -> dict[str, float]:
+    return {"totalSamplesDuration": playout.inbound["totalSamplesReceived"] / playout.rate_hz}
+
+
+def _totals_ms(playout: Playout) -> dict[str, float]:
+    names = {
+        "concealed_ms": "concealedSamples",
+        "inserted_ms": "insertedSamplesForDeceleration",
+        "removed_ms": "removedSamplesForAcceleration",
+    }
+    return {ms: samples_to_ms(playout.inbound[name], playout.rate_hz) for ms, name in names.items()}
+
+
+def _point(point: PlayoutPoint, first_ns: int) -> SeriesPoint:
+    t_s = ns_to_s(point.time_ns - first_ns)
+    return SeriesPoint(t_s, point.jitter_buffer_delay_ms, point.target_delay_ms, point.concealed_ms)
+
+
+def document(policy: str, streams: Iterable[Inbound], warnings: Iterable[str] = ()) -> dict[str, Any]:
+    """The JSON document `latency-probe/playout/1`, from all streams that were measured.
+
+    Seconds are written to the nanosecond, milliseconds to the microsecond.
+    """
+    streams = list(streams)
+    begin_ns = min((s.first_ns for s in streams), default=0)
+    end_ns = max((s.last_ns for s in streams), default=0)
+    return {
+        "schema": SCHEMA,
+        "policy": policy,
+        "duration_s": round(ns_to_s(end_ns - begin_ns), 9),
+        "streams": [_entry(s, begin_ns) for s in streams],
+        "warnings": list(warnings),
+    }
+
+
+def _entry(stream: Inbound, begin_ns: int) -> dict[str, Any]:
+    def rounded(value: float | None, digits: int) -> float | int | None:
+        return round(value, digits) if isinstance(value, float) else value
+
+    return {
+        "ssrc": stream.ssrc,
+        "codec": stream.codec,
+        "payload_type": stream.payload_type,
+        "source": "{}:{}".format(*stream.source),
+        "destination": "{}:{}".format(*stream.destination),
+        "direction": stream.direction,
+        "start_s": round(ns_to_s(stream.first_ns - begin_ns), 9),
+        "inbound_rtp": {name: rounded(value, 9) for name, value in stream.inbound_rtp.items()},
+        "series": [
+            {
+                "t_s": round(p.t_s, 9),
+                "jitter_buffer_delay_ms": rounded(p.jitter_buffer_delay_ms, 6),
+                "target_delay_ms": rounded(p.target_delay_ms, 6),
+                "concealed_ms": round(p.concealed_ms, 6),
+            }
+            for p in stream.series
+        ],
+        "warnings": list(stream.warnings),
+    }

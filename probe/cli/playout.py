@@ -1,0 +1,144 @@
+"""`playout`: what a receiver of the RTP streams in a capture would have counted, and when it would have played them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.capture import read_capture
+from analysis.capture_rtp import RtpStream, choose_codecs, described_in, find_streams, may_matter
+from analysis.codecs import CODECS, Codec
+from analysis.errors import EXIT_OK, NotMeasurable, UsageError
+from analysis.inbound import Inbound, document, measure
+from analysis.playout import parse_policy
+from analysis.units import ns_to_s
+from probe.cli.common import JsonOption, warn
+
+__all__ = ["playout"]
+
+
+def playout(
+    capture: Annotated[
+        Path, typer.Argument(metavar="CAPTURE", help="pcap, pcapng or rtpdump, also gzipped; or a session folder.")
+    ],
+    ssrc: Annotated[
+        str | None, typer.Option("--ssrc", metavar="S", help="Only this stream (decimal, or 0x and hexadecimal).")
+    ] = None,
+    policy: Annotated[str, typer.Option("--policy", metavar="P", help="chrome, fixed:MS or none.")] = "chrome",
+    payload_type: Annotated[
+        list[str] | None,
+        typer.Option("--payload-type", metavar="PT=CODEC", help="What a payload type is, e.g. 111=opus; repeatable."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Statistics and playout of each RTP stream in a capture, in W3C names and units.
+
+    Example: latency-probe playout call.pcapng --policy fixed:100 --payload-type 111=opus
+    """
+    parse_policy(policy)
+    wanted = None if ssrc is None else _ssrc(ssrc)
+    given = _payload_types(payload_type or [])
+    read = read_capture(capture, keep=may_matter)
+    for warning in read.warnings:
+        warn(f"warning: {warning}")
+    described = described_in(read.datagrams)
+    streams = _wanted(find_streams(read.datagrams), wanted, capture)
+    read = replace(read, datagrams=())  # the streams have what is needed of them
+    measured: list[Inbound] = []
+    unmeasured: list[str] = []
+    for stream in streams:
+        choice = choose_codecs(stream, given=given, described=described, negotiated=read.payload_types)
+        inbound = measure(stream, choice, policy)
+        if inbound is not None:
+            measured.append(inbound)
+        else:
+            types = ", ".join(str(number) for number in choice.unknown) or "none with sound"
+            unmeasured.append(f"ssrc {stream.ssrc:#010x}: codec not known (payload type {types})")
+    if not measured:
+        raise NotMeasurable(
+            "unknown_codec",
+            f"{capture}: {'; '.join(unmeasured)}",
+            next_step="name it with --payload-type PT=CODEC, or decrypt the capture if it is of SRTP",
+        )
+    for text in unmeasured:
+        warn(f"warning: {text}: left out; name it with --payload-type PT=CODEC")
+    if as_json:
+        print(json.dumps(document(policy, measured, [*read.warnings, *unmeasured]), indent=1))
+    else:
+        print("\n\n".join(_block(inbound, policy) for inbound in measured))
+    return EXIT_OK
+
+
+def _ssrc(text: str) -> int:
+    if re.fullmatch(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,10}", text, re.ASCII):
+        number = int(text, 16 if text[:2].lower() == "0x" else 10)
+        if number < 1 << 32:
+            return number
+    raise UsageError(f"--ssrc {text}", next_step="give a number of 32 bits, e.g. 305419896 or 0x12345678")
+
+
+def _payload_types(texts: Sequence[str]) -> Mapping[int, Codec]:
+    found: dict[int, Codec] = {}
+    for text in texts:
+        match = re.fullmatch(r"(\d{1,3})=(\w+)", text, re.ASCII)
+        codec = None if match is None else CODECS.get(match[2].lower())
+        if match is None or codec is None or int(match[1]) > 127:
+            raise UsageError(
+                f"--payload-type {text}", next_step=f"give PT=CODEC, PT up to 127 and CODEC one of {', '.join(CODECS)}"
+            )
+        found[int(match[1])] = codec
+    return found
+
+
+def _wanted(streams: Sequence[RtpStream], ssrc: int | None, capture: Path) -> Sequence[RtpStream]:
+    if not streams:
+        raise NotMeasurable(
+            "no_rtp",
+            f"{capture}: no RTP stream in it",
+            next_step="capture UDP on the path of the media (if that is encrypted, where it is not)",
+        )
+    chosen = [stream for stream in streams if ssrc in (None, stream.ssrc)]
+    if not chosen:
+        there = ", ".join(f"{stream.ssrc:#010x} ({len(stream.packets)} packets)" for stream in streams)
+        raise UsageError(f"{capture}: no stream of ssrc {ssrc:#010x}", next_step=f"there are {there}")
+    return chosen
+
+
+def _block(stream: Inbound, policy: str) -> str:
+    """One stream for a person."""
+    ends = "{}:{} → {}:{}".format(*stream.source, *stream.destination)
+    said = stream.inbound_rtp
+    expected = said["packetsReceived"] + said["packetsLost"]
+    share = 100 * said["packetsLost"] / expected if expected > 0 else 0.0
+    seconds = ns_to_s(stream.last_ns - stream.first_ns)
+    way = f", {stream.direction}" if stream.direction else ""
+    lines = [
+        f"ssrc {stream.ssrc:#010x} ({stream.ssrc})  {stream.codec}, payload type {stream.payload_type}  {ends}{way}",
+        f"  packets    {said['packetsReceived']} in {seconds:.1f} s, {said['packetsLost']} lost ({share:.1f} %)",
+        f"  jitter     {1000 * said['jitter']:.1f} ms at the end{_spread(stream)}",
+    ]
+    emitted = said.get("jitterBufferEmittedCount", 0)
+    if stream.concealed_ms is not None and emitted:
+        delay_ms = 1000 * said["jitterBufferDelay"] / emitted
+        target = said.get("jitterBufferTargetDelay")
+        aim = "" if target is None else f", target {1000 * target / emitted:.1f} ms"
+        lines.append(f"  {policy:10} jitter buffer {delay_ms:.1f} ms in the mean{aim}")
+    if stream.concealed_ms is not None:
+        lines.append(
+            f"             concealed {stream.concealed_ms:.1f} ms, inserted {stream.inserted_ms:.1f} ms, "
+            f"removed {stream.removed_ms:.1f} ms, {said['packetsDiscarded']} packets discarded"
+        )
+    lines += [f"  warning    {warning}" for warning in stream.warnings]
+    return "\n".join(lines)
+
+
+def _spread(stream: Inbound) -> str:
+    if stream.jitter_mean_ms is None or stream.jitter_max_ms is None:
+        return ""
+    return f" (mean {stream.jitter_mean_ms:.1f}, highest {stream.jitter_max_ms:.1f})"
