@@ -159,7 +159,7 @@ class TestOddPackets:
 
 
 class TestWhatComesBeforeTheWords:
-    @pytest.mark.parametrize("gap_ms", [80, 180, 400])
+    @pytest.mark.parametrize("gap_ms", [120, 180, 400])
     def test_a_residue_is_not_their_beginning(self, gap_ms: int) -> None:
         residue = noise(PCMU, 10, -30.0)
         words = noise(PCMU, 600, -20.0, seed=1)
