@@ -21,6 +21,7 @@ from analysis.units import NS_PER_MS, NS_PER_S, ms_to_ns, samples_to_ms, samples
 __all__ = ["Playout", "PlayoutPoint", "Policy", "parse_policy", "play"]
 
 MAX_FIXED_MS = 5000
+MAX_SHOWN = 40  # characters of a policy that is none
 POINT_MS = 200
 MAX_EMPTY_POINTS = 50  # of a stretch in which nothing happens; the rest of it is one point
 
@@ -52,6 +53,13 @@ class Policy:
 
     kind: str
     delay_ms: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Its one spelling, whatever it was parsed from: `fixed:100` also for `fixed:0100.0`."""
+        if self.kind != "fixed":
+            return self.kind
+        return f"fixed:{np.format_float_positional(self.delay_ms, trim='-')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +125,19 @@ def parse_policy(text: str) -> Policy:
 
     Examples
     --------
-    >>> parse_policy("fixed:150")
+    >>> parse_policy("fixed:150.0")
     Policy(kind='fixed', delay_ms=150.0)
+    >>> parse_policy("fixed:150.0").name
+    'fixed:150'
     """
     if text in ("none", "chrome"):
         return Policy(text)
     match = re.fullmatch(r"fixed:(\d+(?:\.\d+)?)", text, flags=re.ASCII)
     if match is not None and float(match[1]) <= MAX_FIXED_MS:
         return Policy("fixed", float(match[1]))
+    shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
     raise UsageError(
-        f"unknown playout policy {text!r}",
+        f"unknown playout policy {shown!r}",
         next_step=f"use none, chrome, or fixed:MS with MS from 0 to {MAX_FIXED_MS} (fixed:150)",
     )
 
@@ -160,6 +171,7 @@ def play(trace: PacketTrace, policy: str) -> Playout:
        targets under `none`.
     """
     parsed = parse_policy(policy)
+    policy = parsed.name
     if len(trace.sequence) == 0:
         empty = np.zeros(0, dtype=np.int64)
         return Playout(policy, trace.rate_hz, empty, empty, empty, _empty_inbound(parsed), ())

@@ -6,7 +6,7 @@ holds. Its figures come from the turns themselves, not from a summary that someb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,14 +44,26 @@ __all__ = ["render_report"]
 
 MAX_TABLE_TURNS = 2000  # the rest stand in result.json
 TALL_TABLE_TURNS = 40  # a longer table scrolls inside itself
-NARROW_COLUMNS = 6  # of a table of turns that fits the page beside its labels
+NARROW_COLUMNS = 12  # of a table of turns that needs no more than the width of the text
+WIDE_COLUMNS = 18  # of one that a sheet of paper holds without breaking numbers
 MAX_COLUMNS = 12  # of names that an agent or a file chose
-CONDITION_CHARS = 600
+LABEL_CELL_CHARS = 24
+LONGEST_WORD, LONGEST_WORD_SPLIT = "packetization", "packet\u00adization"  # of the heads of the table of turns
+CONDITION_CHARS = 2000
 COMMAND_CHARS = 2000
 PERCENTILE_NAMES = {"p50": "P50", "p90": "P90", "p95": "P95", "p99": "P99", "p99_9": "P99.9"}
 
 
-def render_report(result: Result, series: Sequence[CallSeries], conditions: Mapping[str, str]) -> str:
+Cell = Callable[[Turn], str]
+
+
+def render_report(
+    result: Result,
+    series: Sequence[CallSeries],
+    conditions: Mapping[str, str],
+    *,
+    without_packets: Sequence[str] = (),
+) -> str:
     """The report as HTML text.
 
     Parameters
@@ -62,6 +74,8 @@ def render_report(result: Result, series: Sequence[CallSeries], conditions: Mapp
         Packets and playout of each call; may be empty (a recording has none).
     conditions : mapping
         What the run was made under, shown as a table in this order; `command` is shown as the way to repeat it.
+    without_packets : sequence of str
+        Names of the sources whose packets are not at hand, so that nothing of theirs is in `series`; it is said.
 
     Returns
     -------
@@ -91,6 +105,7 @@ def render_report(result: Result, series: Sequence[CallSeries], conditions: Mapp
         variants=_variants(pooled),
         reported=_reported(pooled),
         drawings=draw_all(replace(result, summary=summary), series),
+        without_packets=plain(", ".join(without_packets), CONDITION_CHARS),
         turns=_turn_table(result.turns),
         truth=_truth(result.turns),
         parts=_parts(pooled),
@@ -239,48 +254,82 @@ def _reported(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 def _turn_table(turns: Sequence[Turn]) -> dict[str, Any]:
     rows = sorted(turns, key=lambda turn: (turn.call, turn.index))[:MAX_TABLE_TURNS]
-    seen = _names(turn.stages_ms for turn in rows)
-    stages = [name for name in STAGES if name in seen] + [name for name in seen if name not in STAGES]
-    network = _names(turn.network for turn in rows)
-    segments = _names(turn.segment for turn in rows)
-    extra = [
-        (key, label)
-        for key, label in (("yield_time_ms", "yield time"), ("turn_ms", "turn"), ("response_ms", "response"))
-        if any(getattr(turn, key) is not None for turn in rows)
-    ]
-    head = ["latency, ms", "± ms", "received, ms", *map(words, stages), *(label for _, label in extra)]
-    head += [words(name) for name in network]
-
-    def cells(turn: Turn) -> list[str]:
-        found: list[Any] = [turn.latency_ms, turn.uncertainty_ms, turn.received_ms]
-        found += [turn.stages_ms.get(name) for name in stages]
-        found += [getattr(turn, key) for key, _ in extra]
-        return [ms_text(v) for v in found] + [
-            ms_text(turn.network.get(name), 0 if name == "lost" else 1) for name in network
-        ]
-
+    numbers = _turn_numbers(rows)
+    labels, shared = _turn_labels(rows)
+    several = len({turn.call for turn in rows}) > 1
     return {
-        "head": head,
-        "segments": [plain(name, 24) for name in segments],
+        "id": "call·turn" if several else "turn",
+        "labels": [name for name, _ in labels],
+        "head": [name for name, _ in numbers],
         "rows": [
             {
-                "id": f"{turn.call}·{turn.index}",
-                "labels": [plain(turn.language or MISSING, 24)]
-                + [plain(turn.segment.get(name, MISSING), 24) for name in segments],
+                "id": f"{turn.call}·{turn.index}" if several else turn.index,
+                "labels": [plain(read(turn), LABEL_CELL_CHARS) for _, read in labels],
                 "outcome": turn.outcome,
                 "outcome_words": words(turn.outcome),
-                "why": plain(
-                    ", ".join(filter(None, (turn.reason, turn.fault and f"fault: {turn.fault}"))), LABEL_CHARS
+                "why": ", ".join(
+                    filter(None, (plain(turn.reason or "", LABEL_CHARS), turn.fault and f"fault: {turn.fault}"))
                 ),
-                "cells": cells(turn),
+                "cells": [read(turn) for _, read in numbers],
                 "flags": [plain(words(flag), 32) for flag in dict.fromkeys(turn.flags[:MAX_COLUMNS])],
             }
             for turn in rows
         ],
+        "shared": [*([] if several or not rows else [f"call {rows[0].call}"]), *shared],
         "left_out": len(turns) - len(rows),
-        "wide": len(head) + len(segments) > NARROW_COLUMNS,
+        "wide": len(numbers) + len(labels) > NARROW_COLUMNS,
+        "vast": len(numbers) + len(labels) > WIDE_COLUMNS,
         "tall": len(rows) > TALL_TABLE_TURNS,
     }
+
+
+def _of_turn(key: str) -> Cell:
+    return lambda turn: ms_text(getattr(turn, key))
+
+
+def _of_map(key: str, name: str, decimals: int = 1) -> Cell:
+    return lambda turn: ms_text(getattr(turn, key).get(name), decimals)
+
+
+def _language(turn: Turn) -> str:
+    return turn.language or MISSING
+
+
+def _of_segment(name: str) -> Cell:
+    return lambda turn: turn.segment.get(name, MISSING)
+
+
+def _turn_labels(rows: Sequence[Turn]) -> tuple[list[tuple[str, Cell]], list[str]]:
+    """The columns of labels (head, cell), and in words those that need none, for all turns have the same."""
+    found = [("language", _language), *((name, _of_segment(name)) for name in _names(turn.segment for turn in rows))]
+    columns, shared = [], []
+    for name, read in found:
+        values = {read(turn) for turn in rows}
+        if len(values) > 1:
+            columns.append((plain(name, LABEL_CELL_CHARS), read))
+        elif values != {MISSING}:
+            shared += [f"{plain(name, LABEL_CELL_CHARS)} {plain(value, LABEL_CELL_CHARS)}" for value in values]
+    return columns, shared
+
+
+def _turn_numbers(rows: Sequence[Turn]) -> list[tuple[str, Cell]]:
+    """The columns of numbers (head, cell)."""
+    seen = _names(turn.stages_ms for turn in rows)
+    stages = [name for name in STAGES if name in seen] + [name for name in seen if name not in STAGES]
+    extra = [
+        (head, _of_turn(key))
+        for key, head in (("yield_time_ms", "yield time"), ("turn_ms", "turn"), ("response_ms", "response"))
+        if any(getattr(turn, key) is not None for turn in rows)
+    ]
+    network = _names(turn.network for turn in rows)
+    return [
+        ("latency, ms", _of_turn("latency_ms")),
+        ("± ms", _of_turn("uncertainty_ms")),
+        ("received, ms", _of_turn("received_ms")),
+        *((words(name).replace(LONGEST_WORD, LONGEST_WORD_SPLIT), _of_map("stages_ms", name)) for name in stages),
+        *extra,
+        *((words(name), _of_map("network", name, 0 if name == "lost" else 1)) for name in network),
+    ]
 
 
 def _error_row(name: str, errors: Sequence[float]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ FAULTS = ("agent", "probe")
 STORAGE_REASONS = frozenset({"disk_full", "disk_failed", "device_failed"})
 MS_DECIMALS = 6
 S_DECIMALS = 9
+MAX_WHOLE = 10**300  # beyond it a whole number has no float
 MAX_NUMBER = 1e15  # beyond it no duration or instant can be meant, and a float no longer holds milliseconds
 
 _WHOLE = ("call", "index")
@@ -295,19 +296,28 @@ def _plain(value: Any, where: str) -> Any:
     """`value` as JSON: rounded floats, lists, dicts with text keys; `where` is its path, for the message."""
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or isinstance(value, (bool, int)):
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if abs(value) > MAX_WHOLE:
+            raise ValueError(f"{where} is larger than any number that a result can hold")
         return value
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate has no UTF-8 form
+        return _encodable(value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{where} is {value}; a result holds finite numbers or null")
         return round(value, S_DECIMALS if where.endswith("_s") else MS_DECIMALS) + 0.0
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, f"{where}.{key}" if where else str(key)) for key, item in value.items()}
+        items = ((_encodable(str(key)), item) for key, item in value.items())
+        return {key: _plain(item, f"{where}.{key}" if where else key) for key, item in items}
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
     raise ValueError(f"{where} is a {type(value).__name__}, which a result cannot hold")
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate has no UTF-8 form
 
 
 def _shown(value: object) -> str:
@@ -339,7 +349,7 @@ def _text_or_none(value: object, where: str) -> str | None:
 
 
 def _whole(value: object, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_NUMBER:
         raise _wrong(where, "a whole number from 0", value)
     return value
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -39,7 +38,6 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name=NAME,
         help="Measures what a caller of a voice AI agent really waits, from the client's side.",
-        no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -64,16 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         all is written) an interrupt ends it at once and in silence.
     """
     own = arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if own:
-        signal.signal(signal.SIGINT, _leave)
-    with guarded_output() as out:
-        code = _run(sys.argv[1:] if arguments is None else list(arguments), own)
-        if own:
-            signal.signal(signal.SIGINT, _leave)
-        sys.stdout.flush()
-        if out.failure is not None and code not in (EXIT_INTERRUPTED, EXIT_FAULT):
-            warn(f"standard output: cannot be written ({out.failure.strerror}); free some space or send it elsewhere")
-            code = EXIT_FAILED
+    try:
+        with guarded_output() as out:
+            code = _run(sys.argv[1:] if arguments is None else list(arguments), own)
+            sys.stdout.flush()
+            if out.failure is not None and code not in (EXIT_INTERRUPTED, EXIT_FAULT):
+                reason = out.failure.strerror
+                warn(f"standard output: cannot be written ({reason}); free some space or send it elsewhere")
+                code = EXIT_FAILED
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
     raise SystemExit(code)
 
 
@@ -84,12 +82,19 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 def _run(arguments: list[str], own: bool) -> int:
     try:
+        if own:
+            signal.signal(signal.SIGINT, _leave)
         from typer.main import get_command
 
         command = get_command(application())
+        if not arguments:
+            with command.make_context(NAME, [], resilient_parsing=True) as context:
+                for line in command.get_help(context).splitlines():
+                    note(line)
+            return EXIT_USAGE
         if own:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        # not `command()`: that takes a broken pipe for an exit code of 1
+        # not `command()`: that takes a broken pipe anywhere for an exit code of 1
         with command.make_context(NAME, arguments) as context:
             code = command.invoke(context)
         return code if isinstance(code, int) else EXIT_OK
@@ -98,19 +103,23 @@ def _run(arguments: list[str], own: bool) -> int:
     except ProbeError as exc:
         warn(exc.line())
         return exc.exit_code
-    except Exception as exc:
+    except BaseException as exc:
         return _other(exc)
+    finally:
+        if own:
+            signal.signal(signal.SIGINT, _leave)
 
 
-def _other(exc: Exception) -> int:
-    """What the command line library raises: to leave, or for wrong options; all else is a fault of this program."""
-    left, wrong = getattr(exc, "exit_code", None), getattr(exc, "format_message", None)
-    if wrong is not None:
-        text = " ".join(str(wrong()).split())
-        if text:
-            warn(f"{text.rstrip('.')}; see `{NAME} --help`")
+def _other(exc: BaseException) -> int:
+    """What the command line library raises, to leave or for wrong options; all else is a fault of this program."""
+    import traceback
+
+    library = type(exc).__module__.partition(".")[0] in ("typer", "click")
+    wrong, left = getattr(exc, "format_message", None), getattr(exc, "exit_code", None)
+    if library and wrong is not None:
+        warn(f"{' '.join(str(wrong()).split()).rstrip('.')}; see `{NAME} --help`")
         return EXIT_USAGE
-    if isinstance(left, int):
+    if library and isinstance(left, int):
         return left
     for line in "".join(traceback.format_exception(exc)).splitlines():
         note(line)

@@ -13,6 +13,7 @@ import numpy as np
 from analysis.codecs import CODECS, Decoder, Encoder
 from analysis.errors import EXIT_FAILED
 from probe.arrival import kernel_stamps
+from probe.cli.output import say
 from probe.clock import SystemClock
 from probe.loop import LagSelector, run
 from probe.targets.base import ENTRY_POINT_GROUP
@@ -51,25 +52,25 @@ def doctor() -> int:
     Example: latency-probe doctor
     """
     problems = 0
-    print(f"python {sys.version.split()[0]} on {platform.platform()}")
+    say(f"python {sys.version.split()[0]} on {platform.platform()}")
     for package in PACKAGES:
         try:
-            print(f"ok    {package} {version(package)}")
+            say(f"ok    {package} {version(package)}")
         except PackageNotFoundError:
             problems += 1
-            print(f"MISSING {package}: install it with pip install {package}")
+            say(f"MISSING {package}: install it with pip install {package}")
     for name in CODECS:
         works = _codec_works(name)
         problems += not works
-        print(f"{'ok   ' if works else 'MISSING'} codec {name}{'' if works else ': reinstall the package av'}")
-    print("ok    targets: " + ", ".join(sorted(f"{p.name}:" for p in entry_points(group=ENTRY_POINT_GROUP))))
+        say(f"{'ok   ' if works else 'MISSING'} codec {name}{'' if works else ': reinstall the package av'}")
+    say("ok    targets: " + ", ".join(sorted(f"{p.name}:" for p in entry_points(group=ENTRY_POINT_GROUP))))
     stamped = kernel_stamps(SystemClock())
-    print(f"{'ok   ' if stamped else 'none '} kernel time stamps of arrivals", end="")
-    print("" if stamped else ": a wait in this process then counts as uncertainty")
+    without = "" if stamped else ": a wait in this process then counts as uncertainty"
+    say(f"{'ok   ' if stamped else 'none '} kernel time stamps of arrivals{without}")
     late = quantiles(_timer_lateness_ms(), n=100)
     exact = late[98] <= LATE_MS
     problems += not exact
-    print(f"{'ok   ' if exact else 'LATE '} timers: late by {late[49]:.3f} ms in the median, {late[98]:.3f} ms at p99")
+    say(f"{'ok   ' if exact else 'LATE '} timers: late by {late[49]:.3f} ms in the median, {late[98]:.3f} ms at p99")
     if not exact:
-        print("      the machine is busy: turns will be flagged probe_late; close what uses the processor")
+        say("      the machine is busy: turns will be flagged probe_late; close what uses the processor")
     return EXIT_FAILED if problems else 0

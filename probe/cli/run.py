@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from analysis.derive import Output
-from analysis.errors import EXIT_FAILED, EXIT_INTERRUPTED, UsageError
+from analysis.errors import EXIT_FAILED, EXIT_INTERRUPTED, ProbeError, UsageError
 from probe.cli.common import (
     JsonOption,
     OutputDelayOption,
@@ -22,9 +22,9 @@ from probe.cli.common import (
     policy_list,
     print_result,
     read_and_derive,
-    warn,
     write_derived,
 )
+from probe.cli.output import note, warn
 from probe.clock import SystemClock
 from probe.engine import LiveView
 from probe.scenario import Scenario, demo_scenario, load_scenario
@@ -135,11 +135,19 @@ def _measure(
             command=shlex.join(["latency-probe", *sys.argv[1:]]),
             on_view=line.update,
         )
-    for error in {e.line(): e for e in session.errors}:
-        warn(error)
+    for text in dict.fromkeys(e.line() for e in session.errors):
+        warn(text)
     if not session.calls:
         return EXIT_FAILED
-    code = _work_out(folder, policies, output, as_json)
+    try:
+        code = _work_out(folder, policies, output, as_json)
+    except ProbeError as exc:
+        warn(exc.line())
+        code = exc.exit_code
+    except KeyboardInterrupt:
+        again = shlex.join(["latency-probe", "analyze", str(folder)])
+        warn(f"interrupted; all that was recorded is kept, and this makes the result of it: {again}")
+        return EXIT_INTERRUPTED
     return EXIT_INTERRUPTED if session.interrupted else EXIT_FAILED if session.errors else code
 
 
@@ -148,5 +156,5 @@ def _work_out(folder: Path, policies: tuple[str, ...], output: Output, as_json: 
     write_derived(folder, derived, records)
     code = print_result(derived.result, as_json=as_json)
     if (folder / "report.html").is_file():
-        print(f"report: {folder / 'report.html'}", file=sys.stderr)
+        note(f"report: {folder / 'report.html'}")
     return code
