@@ -35,6 +35,7 @@ __all__ = [
 MIN_PACKETS = 4
 MAX_STEP = 100  # of the sequence number from packet to packet, where a stream goes on
 STEP_BACK_NS = NS_PER_S  # a capture whose time steps back by more has had its clock set; by less it is not sorted
+HANDOVER_NS, HANDOVER_PACKETS = NS_PER_S, 400
 SAP_PORT = 9875
 SAP_COMPRESSED, SAP_ENCRYPTED, SAP_IPV6 = 0x01, 0x02, 0x10
 MAX_SDP_BYTES = 1 << 16
@@ -94,9 +95,10 @@ def find_streams(datagrams: Iterable[CapturedDatagram]) -> list[RtpStream]:
     -----
     1. A stream is at least four packets of one SSRC from one end to another, most of whose sequence numbers go on from
        packet to packet.
-    2. Where an SSRC takes several paths one after the other, they are one stream. Where it takes them at the same time
-       (an echo, a relay that was captured on both sides), only one is: that which was received or, if that is not
-       known, that of most packets. The others are named in its warnings.
+    2. Where an SSRC takes several paths one after the other, they are one stream. Where it takes them at the same time,
+       or with the same numbers again (an echo, a relay that was captured on both sides, a recording that is played
+       anew), only one is: that which was received or, if that is not known, that of most packets. The others are named
+       in its warnings.
     3. Where the capture's clock steps back by more than 1 s, time is taken to have gone on from there.
     """
     flows: defaultdict[tuple[Flow, int], list[CapturedDatagram]] = defaultdict(list)
@@ -122,7 +124,7 @@ def _goes_on(packets: Sequence[CapturedDatagram]) -> bool:
 def _stream(ssrc: int, paths: list[list[CapturedDatagram]]) -> RtpStream | None:
     paths = sorted(paths, key=lambda p: p[0].time_ns)
     warnings = []
-    if all(after[0].time_ns > before[-1].time_ns - STEP_BACK_NS for before, after in pairwise(paths)):
+    if all(_follows(before, after) for before, after in pairwise(paths)):
         datagrams = [d for path in paths for d in path]
         if len(paths) > 1:
             warnings.append(f"took {len(paths)} paths one after the other")
@@ -141,6 +143,15 @@ def _stream(ssrc: int, paths: list[list[CapturedDatagram]]) -> RtpStream | None:
     return RtpStream(
         ssrc, first.source, first.destination, first.direction, tuple(timed), cut, missing, tuple(warnings)
     )
+
+
+def _follows(before: Sequence[CapturedDatagram], after: Sequence[CapturedDatagram]) -> bool:
+    """True where one path goes on with what the other did not carry; they may overlap while the path is changed."""
+    if after[0].time_ns < before[-1].time_ns - HANDOVER_NS:
+        return False
+    ending, beginning = before[-HANDOVER_PACKETS:], after[:HANDOVER_PACKETS]
+    shared = {d.payload[2:4] for d in ending} & {d.payload[2:4] for d in beginning}
+    return 2 * len(shared) < min(len(ending), len(beginning))
 
 
 def _rank(direction: Direction | None) -> int:

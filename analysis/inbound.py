@@ -45,8 +45,9 @@ class Inbound:
     """What one SSRC's receiver would have counted.
 
     `inbound_rtp` has the W3C names. `first_ns` and `last_ns` are the arrivals of its first and last packet.
-    `concealed_ms`, `inserted_ms` and `removed_ms` are None where nothing was played; `jitter_mean_ms` and
-    `jitter_max_ms` are those of all its packets, where `jitter` is that after the last one.
+    `concealed_ms`, `inserted_ms` and `removed_ms` are None where nothing was played, `silent_ms` (silence in what was
+    concealed) where the policy does not know it. `jitter_mean_ms` and `jitter_max_ms` are over all packets, `jitter` is
+    that after the last one.
     """
 
     ssrc: int
@@ -62,6 +63,7 @@ class Inbound:
     jitter_mean_ms: float | None = None
     jitter_max_ms: float | None = None
     concealed_ms: float | None = None
+    silent_ms: float | None = None
     inserted_ms: float | None = None
     removed_ms: float | None = None
     warnings: tuple[str, ...] = ()
@@ -244,7 +246,8 @@ def _trace(stream: Stream, policy: str, warnings: list[str]) -> PacketTrace:
     return PacketTrace(
         rate_hz=stream.codec.rate_hz,
         sequence=stream.sequence,
-        position=stream.position,
+        # a browser's buffer rounds RTP timestamps to ms: which way depends on where they began
+        position=stream.position + stream.codec.samples(int(stream.timestamp[0])),
         samples=stream.samples,
         arrival_ns=stream.arrival_ns,
         payload_bytes=np.array([len(p) for p in stream.payloads], dtype=np.int64),
@@ -264,10 +267,12 @@ def _duration(playout: Playout) -> dict[str, float]:
 def _totals_ms(playout: Playout) -> dict[str, float]:
     names = {
         "concealed_ms": "concealedSamples",
+        "silent_ms": "silentConcealedSamples",
         "inserted_ms": "insertedSamplesForDeceleration",
         "removed_ms": "removedSamplesForAcceleration",
     }
-    return {ms: samples_to_ms(playout.inbound[name], playout.rate_hz) for ms, name in names.items()}
+    said = playout.inbound
+    return {ms: samples_to_ms(said[name], playout.rate_hz) for ms, name in names.items() if name in said}
 
 
 def _point(point: PlayoutPoint, first_ns: int) -> SeriesPoint:

@@ -18,7 +18,8 @@ from analysis.errors import EXIT_OK, NotMeasurable, UsageError
 from analysis.inbound import Inbound, document, measure
 from analysis.playout import parse_policy
 from analysis.units import ns_to_s
-from probe.cli.common import JsonOption, warn
+from probe.cli.common import JsonOption
+from probe.cli.output import say, warn, write_document
 
 __all__ = ["playout"]
 
@@ -69,9 +70,10 @@ def playout(
     for text in unmeasured:
         warn(f"warning: {text}: left out; name it with --payload-type PT=CODEC")
     if as_json:
-        print(json.dumps(document(policy, measured, [*read.warnings, *unmeasured]), indent=1))
+        write_document(json.dumps(document(policy, measured, [*read.warnings, *unmeasured]), indent=1, allow_nan=False))
     else:
-        print("\n\n".join(_block(inbound, policy) for inbound in measured))
+        for number, inbound in enumerate(measured):
+            say(*([""] if number else []), *_block(inbound, policy))
     return EXIT_OK
 
 
@@ -110,7 +112,7 @@ def _wanted(streams: Sequence[RtpStream], ssrc: int | None, capture: Path) -> Se
     return chosen
 
 
-def _block(stream: Inbound, policy: str) -> str:
+def _block(stream: Inbound, policy: str) -> list[str]:
     """One stream for a person."""
     ends = "{}:{} → {}:{}".format(*stream.source, *stream.destination)
     said = stream.inbound_rtp
@@ -130,12 +132,12 @@ def _block(stream: Inbound, policy: str) -> str:
         aim = "" if target is None else f", target {1000 * target / emitted:.1f} ms"
         lines.append(f"  {policy:10} jitter buffer {delay_ms:.1f} ms in the mean{aim}")
     if stream.concealed_ms is not None:
+        silent = "" if stream.silent_ms is None else f" ({stream.silent_ms:.1f} of it silence)"
         lines.append(
-            f"             concealed {stream.concealed_ms:.1f} ms, inserted {stream.inserted_ms:.1f} ms, "
+            f"             concealed {stream.concealed_ms:.1f} ms{silent}, inserted {stream.inserted_ms:.1f} ms, "
             f"removed {stream.removed_ms:.1f} ms, {said['packetsDiscarded']} packets discarded"
         )
-    lines += [f"  warning    {warning}" for warning in stream.warnings]
-    return "\n".join(lines)
+    return lines + [f"  warning    {warning}" for warning in stream.warnings]
 
 
 def _spread(stream: Inbound) -> str:

@@ -1,0 +1,202 @@
+"""The `playout` command: the document of the contract, the text for a person, and what it says of bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.pcap import Direction, Endpoints, pcap_header
+from analysis.rtp import RtpPacket, serialize_rtp
+from benchmarks.chrome_reference_files import GOLDEN, Row, browser_series
+from probe.cli import main
+
+START_NS = 1_800_000_000_000_000_000
+A, B = ("192.0.2.1", 5004), ("192.0.2.2", 5006)
+ENTRY = {
+    "ssrc",
+    "codec",
+    "payload_type",
+    "source",
+    "destination",
+    "direction",
+    "start_s",
+    "inbound_rtp",
+    "series",
+    "warnings",
+}
+
+
+def playout(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(["playout", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return int(left.value.code or 0), printed.out, printed.err
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    code, out, _ = playout(capsys, *arguments, "--json")
+    assert code == 0
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def capture(path: Path, *streams: tuple[int, int, int]) -> Path:
+    """A capture of G.711 streams of one second: (SSRC, payload type, ms after the first)."""
+    own = Endpoints(Direction.RECEIVED, A, B)
+    records = [
+        (START_NS + (after_ms + 20 * i) * 1_000_000, RtpPacket(pt, i, 160 * i, ssrc, b"\xff" * 160))
+        for ssrc, pt, after_ms in streams
+        for i in range(50)
+    ]
+    records.sort(key=lambda record: record[0])
+    path.write_bytes(pcap_header() + b"".join(own.record(t, serialize_rtp(p)) for t, p in records))
+    return path
+
+
+def test_the_document(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = capture(tmp_path / "two.pcap", (0x12345678, 0, 0), (9, 8, 300))
+    found = document(capsys, path, "--policy", "fixed:60")
+    assert set(found) == {"schema", "policy", "duration_s", "streams", "warnings"}
+    assert found["schema"] == "latency-probe/playout/1"
+    assert found["policy"] == "fixed:60"
+    assert found["duration_s"] == pytest.approx(1.28)
+    assert [(s["ssrc"], s["codec"], s["payload_type"]) for s in found["streams"]] == [
+        (0x12345678, "pcmu", 0),
+        (9, "pcma", 8),
+    ]
+    for stream in found["streams"]:
+        assert set(stream) == ENTRY
+        assert stream["direction"] == "received"
+        said = stream["inbound_rtp"]
+        assert said["packetsReceived"] == 50
+        assert said["packetsLost"] == 0
+        assert said["jitter"] == 0
+        assert said["jitterBufferEmittedCount"] == 8000
+        assert said["jitterBufferDelay"] == said["jitterBufferTargetDelay"] == pytest.approx(8000 * 0.06)
+        assert {tuple(p) for p in stream["series"]} == {
+            ("t_s", "jitter_buffer_delay_ms", "target_delay_ms", "concealed_ms")
+        }
+        # from the stream's own first packet, every 200 ms; the last packet is played 1.04 s after it
+        assert [p["t_s"] for p in stream["series"]] == [0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
+        assert {p["jitter_buffer_delay_ms"] for p in stream["series"]} == {60.0}
+    assert [s["start_s"] for s in found["streams"]] == [0.0, 0.3]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.pcap")))
+def test_the_mean_is_that_of_a_browser(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (stream,) = document(capsys, GOLDEN / f"{name}.pcap")["streams"]
+    said, browser = stream["inbound_rtp"], browser_series(GOLDEN / f"{name}.stats.json")
+    theirs = Row.at(browser, browser["t"][browser["t"] <= said["lastPacketReceivedTimestamp"] / 1000][-1])
+    # as in tests/analysis/test_chrome_reference.py; that poll of the browser came at most 200 ms before the end
+    assert 1000 * said["jitterBufferDelay"] / said["jitterBufferEmittedCount"] == pytest.approx(
+        theirs.delay, abs=max(2.0, 0.04 * theirs.delay)
+    )
+    assert stream["warnings"] == ["payload type 96: assumed Opus, since its packets last as long as they should"]
+
+
+def test_one_block_for_a_person(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = capture(tmp_path / "one.pcap", (0x12345678, 0, 0))
+    code, out, err = playout(capsys, path, "--policy", "fixed:60")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "ssrc 0x12345678 (305419896)  pcmu, payload type 0  192.0.2.1:5004 → 192.0.2.2:5006, received",
+        "  packets    50 in 1.0 s, 0 lost (0.0 %)",
+        "  jitter     0.0 ms at the end (mean 0.0, highest 0.0)",
+        "  fixed:60   jitter buffer 60.0 ms in the mean, target 60.0 ms",
+        "             concealed 0.0 ms, inserted 0.0 ms, removed 0.0 ms, 0 packets discarded",
+    ]
+
+
+@pytest.mark.parametrize("ssrc", ["9", "0x9", "0X00000009"])
+def test_one_stream_of_several(capsys: pytest.CaptureFixture[str], tmp_path: Path, ssrc: str) -> None:
+    path = capture(tmp_path / "two.pcap", (0x12345678, 0, 0), (9, 8, 300))
+    (stream,) = document(capsys, path, "--ssrc", ssrc, "--policy", "none")["streams"]
+    assert stream["ssrc"] == 9
+    assert stream["start_s"] == 0.0
+
+
+def test_a_stream_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = capture(tmp_path / "two.pcap", (0x12345678, 0, 0), (9, 8, 300))
+    code, out, err = playout(capsys, path, "--ssrc", "10")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "0x12345678 (50 packets), 0x00000009 (50 packets)" in err
+
+
+def test_a_codec_that_nothing_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = capture(tmp_path / "one.pcap", (7, 96, 0))
+    code, out, err = playout(capsys, path, "--policy", "none")
+    assert (code, out, len(err.splitlines())) == (3, "", 1)
+    assert "payload type 96" in err
+    assert "--payload-type" in err
+    (stream,) = document(capsys, path, "--policy", "none", "--payload-type", "96=PCMU")["streams"]
+    assert (stream["codec"], stream["warnings"]) == ("pcmu", [])
+    both = capture(tmp_path / "two.pcap", (7, 96, 0), (9, 8, 300))
+    found = document(capsys, both, "--policy", "none")
+    assert [s["ssrc"] for s in found["streams"]] == [9]
+    assert found["warnings"] == ["ssrc 0x00000007: codec not known (payload type 96)"]
+
+
+def test_a_session_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    capture(tmp_path / "packets.pcap", (7, 96, 0))
+    event = {"t_ns": 1, "type": "media_negotiated", "payload_types": {"96": "pcmu"}}
+    (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
+    (stream,) = document(capsys, tmp_path, "--policy", "none")["streams"]
+    assert (stream["codec"], stream["warnings"]) == ("pcmu", [])
+
+
+def test_a_capture_that_was_cut_off_is_used_as_far_as_it_goes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = capture(tmp_path / "one.pcap", (7, 0, 0))
+    path.write_bytes(path.read_bytes()[:-10])
+    code, out, err = playout(capsys, path, "--policy", "none", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["streams"][0]["inbound_rtp"]["packetsReceived"] == 49
+    assert "cut off" in found["warnings"][0]
+    assert "cut off" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["absent.pcap"], 2, "absent.pcap"),
+        (["text"], 2, "not a capture"),
+        (["empty"], 2, "is empty"),
+        (["folder"], 2, "not a session bundle"),
+        (["silent.pcap"], 3, "no RTP"),
+        (["silent.pcap", "--policy", "magic"], 2, "fixed:MS"),
+        (["silent.pcap", "--ssrc", "0x100000000"], 2, "--ssrc"),
+        (["silent.pcap", "--ssrc", "voice"], 2, "--ssrc"),
+        (["silent.pcap", "--payload-type", "128=opus"], 2, "--payload-type"),
+        (["silent.pcap", "--payload-type", "96=amr"], 2, "opus, pcmu, pcma, g722"),
+        (["silent.pcap", "--payload-type", "opus"], 2, "PT=CODEC"),
+        ([], 2, "CAPTURE"),
+    ],
+)
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    (tmp_path / "text").write_text("no packets here\n")
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "silent.pcap").write_bytes(pcap_header())
+    monkeypatch.chdir(tmp_path)
+    got, out, err = playout(capsys, *arguments)
+    assert (got, out, len(err.splitlines())) == (code, "", 1)
+    assert err.startswith("latency-probe: ")
+    assert said in err
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = playout(capsys, "--help")
+    assert code == 0
+    assert "Example: latency-probe playout" in out
