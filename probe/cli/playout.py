@@ -42,7 +42,7 @@ def playout(
 
     Example: latency-probe playout call.pcapng --policy fixed:100 --payload-type 111=opus
     """
-    parse_policy(policy)
+    policy = parse_policy(policy).name
     wanted = None if ssrc is None else _ssrc(ssrc)
     given = _payload_types(payload_type or [])
     read = read_capture(capture, keep=may_matter)
