@@ -165,8 +165,9 @@ def test_wall_clock_stepped_back_an_hour_moves_nothing(start: Start, tmp_path: P
     assert outcomes(result) == ["answered"] * 3
     for turn in result["turns"]:
         assert turn["received_ms"] == pytest.approx(turn["truth"]["received_ms"], abs=3)
-        assert turn["network"]["jitter_ms"] < 20
-        assert turn["network"]["rtt_ms"] is None or 0 < turn["network"]["rtt_ms"] < 50
+        # an hour would show as 3,600,000 ms in either (a sixteenth of it in the jitter); a busy machine never does that
+        assert turn["network"]["jitter_ms"] < 1000
+        assert turn["network"]["rtt_ms"] is None or 0 < turn["network"]["rtt_ms"] < 10_000
 
 
 def test_loopback_alone_is_enough(start: Start, need: Need) -> None:
