@@ -18,7 +18,7 @@ from analysis.codecs import Codec
 from analysis.playout import Playout, PlayoutPoint, play
 from analysis.reception import Reception
 from analysis.rtp import RtpPacket, signed_difference
-from analysis.streams import Stream, Timed, build_streams, decode
+from analysis.streams import Stream, Timed, build_streams, decode, packet_trace
 from analysis.trace import PacketTrace
 from analysis.units import NS_PER_S, ns_to_ms, ns_to_s, samples_to_ms
 
@@ -243,16 +243,7 @@ def _trace(stream: Stream, policy: str, warnings: list[str]) -> PacketTrace:
             warnings.append(f"{decoded.undecodable} packets cannot be decoded: silence in their place")
     else:
         pcm = np.broadcast_to(np.float32(0.0), int(stream.samples.sum()))
-    return PacketTrace(
-        rate_hz=stream.codec.rate_hz,
-        sequence=stream.sequence,
-        # a browser's buffer rounds RTP timestamps to ms: which way depends on where they began
-        position=stream.position + stream.codec.samples(int(stream.timestamp[0])),
-        samples=stream.samples,
-        arrival_ns=stream.arrival_ns,
-        payload_bytes=np.array([len(p) for p in stream.payloads], dtype=np.int64),
-        pcm=pcm,
-    )
+    return packet_trace(stream, pcm)
 
 
 def _add(totals: dict[str, float | int], more: Mapping[str, float | int]) -> None:

@@ -25,8 +25,7 @@ from analysis.audibility import (
 )
 from analysis.codecs import Codec
 from analysis.playout import Playout, play
-from analysis.streams import Decoded, Span, Stream, Timed, build_streams, decode, spans
-from analysis.trace import PacketTrace
+from analysis.streams import Decoded, Span, Stream, Timed, build_streams, decode, packet_trace, spans
 from analysis.units import dbov, from_dbov, ns_to_ms, samples_to_ms, samples_to_ns
 
 __all__ = ["HeardStream", "Sound", "hear"]
@@ -47,7 +46,6 @@ class HeardStream:
     """One stream with its decoded sound, laid out in time, and its playout under each policy that was asked for."""
 
     stream: Stream
-    decoded: Decoded = field(repr=False)
     spans: tuple[Span, ...] = field(repr=False)
     playouts: Mapping[str, Playout] = field(repr=False)
 
@@ -68,6 +66,10 @@ class HeardStream:
     def arrival_ns(self, position: int) -> int:
         """Arrival of the packet that holds the sample at `position`."""
         return int(self.stream.arrival_ns[self.stream.packet_at(position)])
+
+    def play_ns(self, policy: str, position: int) -> int | None:
+        """When a policy plays the sample at `position` (ns, before output); None where it does not."""
+        return self.playouts[policy].play_ns(position + self.stream.origin)
 
 
 @dataclass(frozen=True)
@@ -138,16 +140,16 @@ class Sound:
         return max(0.0, samples_to_ms(self.start - span.position - begin - at, rate_hz))
 
     def _played(self, policy: str) -> NDArray[np.bool_]:
-        return self.heard.playouts[policy].played_mask(self.start, self.end - self.start + 1)
+        first = self.start + self.heard.stream.origin
+        return self.heard.playouts[policy].played_mask(first, self.end - self.start + 1)
 
     def any_played_ns(self, policy: str) -> int | None:
         """When its first sample of anything leaves the buffer (ns, before output); None where it is not played."""
-        return self.heard.playouts[policy].play_ns(self.any_start)
+        return self.heard.play_ns(policy, self.any_start)
 
     def played_start(self, policy: str) -> tuple[int, int] | None:
         """Position and playout time (ns, before output) of the first audible sample that the policy plays, if any."""
-        playout = self.heard.playouts[policy]
-        at_ns = playout.play_ns(self.start)
+        at_ns = self.heard.play_ns(policy, self.start)
         if at_ns is not None:
             return self.start, at_ns
         span = self.heard.spans[self.span]
@@ -158,13 +160,15 @@ class Sound:
         if found is None:
             return None
         position = self.start + found.sample
-        at_ns = playout.play_ns(position)
+        at_ns = self.heard.play_ns(policy, position)
         return None if at_ns is None else (position, at_ns)
 
     def play_spread_ms(self, policy: str) -> float:
         """How far from its playout time its first played sample may lie, for what the policy cannot know (± ms)."""
         played = self.played_start(policy)
-        limits = None if played is None else self.heard.playouts[policy].play_range_ns(played[0])
+        limits = None
+        if played is not None:
+            limits = self.heard.playouts[policy].play_range_ns(played[0] + self.heard.stream.origin)
         if played is None or limits is None:
             return 0.0
         return ns_to_ms(max(limits[1] - played[1], played[1] - limits[0]))
@@ -172,19 +176,17 @@ class Sound:
     def played_end_ns(self, policy: str) -> int | None:
         """When its last sample that the policy plays leaves the buffer (ns, before output)."""
         played = np.flatnonzero(self._played(policy))
-        return None if not len(played) else self.heard.playouts[policy].play_ns(self.start + int(played[-1]))
+        return None if not len(played) else self.heard.play_ns(policy, self.start + int(played[-1]))
 
 
-def _trace(stream: Stream, decoded: Decoded) -> PacketTrace:
-    return PacketTrace(
-        rate_hz=stream.codec.rate_hz,
-        sequence=stream.sequence,
-        position=stream.position,
-        samples=stream.samples,
-        arrival_ns=stream.arrival_ns,
-        payload_bytes=np.array([len(p) for p in stream.payloads], dtype=np.int64),
-        pcm=decoded.pcm,
-    )
+def _played(stream: Stream, decoded: Decoded, policies: Sequence[str]) -> dict[str, Playout]:
+    """The stream under each policy. A browser never tells its Opus decoder of a loss, so `chrome` must not either."""
+    lossless = int(stream.sequence[-1] - stream.sequence[0]) + 1 == len(stream.sequence)
+    playouts = {}
+    for policy in policies:
+        pcm = decoded.pcm if lossless or policy != "chrome" else decode(stream, conceal=False).pcm
+        playouts[policy] = play(packet_trace(stream, pcm), policy)
+    return playouts
 
 
 def hear(
@@ -208,8 +210,7 @@ def hear(
     sounds: list[Sound] = []
     for stream in build_streams(received, payload_types):
         decoded = decode(stream)
-        trace = _trace(stream, decoded)
-        heard = HeardStream(stream, decoded, tuple(spans(stream, decoded)), {p: play(trace, p) for p in policies})
+        heard = HeardStream(stream, tuple(spans(stream, decoded)), _played(stream, decoded, policies))
         streams.append(heard)
         for number, (span, track) in enumerate(zip(heard.spans, heard.tracks, strict=True)):
             for run in audible_runs(track):

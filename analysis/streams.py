@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from analysis.codecs import Codec, Decoder, packet_samples
 from analysis.rtp import RtpPacket, signed_difference
-from analysis.trace import talkspurts
+from analysis.trace import PacketTrace, talkspurts
 
-__all__ = ["Decoded", "Span", "Stream", "Timed", "build_streams", "decode", "spans"]
+__all__ = ["Decoded", "Span", "Stream", "Timed", "build_streams", "decode", "packet_trace", "spans"]
 
 MAX_DROPOUT = 3000  # packets; RFC 3550 A.1
 MAX_MISORDER = 3000  # packets; as much as MAX_DROPOUT, since stalls reorder far more than the 100 of the RFC
-MAX_OVERTAKEN = 10  # packets by which the one that arrived first may have overtaken others
+MAX_OVERTAKEN = 25  # packets (0.5 s) by which the one that arrived first may have overtaken others
 MAX_OVERTAKEN_TICKS = 48_000  # 1 s of Opus, 6 s of G.711 and G.722
 SPLIT_GAP_MS = 2000  # as far as the noise floor looks back, so that splitting there changes nothing
 MAX_CONCEALED = 50  # packets in a row; beyond it a decoder has long faded to silence
@@ -57,6 +57,11 @@ class Stream:
     talkspurt: NDArray[np.int64]
     payloads: tuple[bytes, ...] = field(repr=False)
     duplicates: int = 0
+
+    @property
+    def origin(self) -> int:
+        """The first timestamp in samples: what a position of a `PacketTrace` is ahead of one of this stream."""
+        return self.codec.samples(int(self.timestamp[0]))
 
     def packet_at(self, position: int) -> int:
         """Index of the packet that holds the sample at `position`. Raises IndexError where no packet does."""
@@ -247,6 +252,23 @@ def decode(stream: Stream, *, conceal: bool = True) -> Decoded:
         else:
             pcm[start[i] : start[i + 1]] = sound
     return Decoded(pcm, start[:-1].astype(np.int64), undecodable)
+
+
+def packet_trace(stream: Stream, pcm: NDArray[np.float32]) -> PacketTrace:
+    """A stream as a jitter buffer is fed with it; `pcm` is the sound of its packets one after the other.
+
+    Its positions begin at the stream's own first timestamp (`Stream.origin`), not at 0: a browser's buffer rounds RTP
+    timestamps to milliseconds, and which way depends on where they began.
+    """
+    return PacketTrace(
+        rate_hz=stream.codec.rate_hz,
+        sequence=stream.sequence,
+        position=stream.position + stream.origin,
+        samples=stream.samples,
+        arrival_ns=stream.arrival_ns,
+        payload_bytes=np.array([len(p) for p in stream.payloads], dtype=np.int64),
+        pcm=pcm,
+    )
 
 
 def spans(stream: Stream, decoded: Decoded, *, played: NDArray[np.bool_] | None = None) -> list[Span]:
