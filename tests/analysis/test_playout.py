@@ -66,6 +66,32 @@ def test_policies_parse(text: str, policy: Policy) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("none", "none"),
+        ("chrome", "chrome"),
+        ("fixed:100", "fixed:100"),
+        ("fixed:100.0", "fixed:100"),
+        ("fixed:0100.50", "fixed:100.5"),
+        ("fixed:0.0000001", "fixed:0.0000001"),
+        ("fixed:4999.999999", "fixed:4999.999999"),
+        ("fixed:000", "fixed:0"),
+    ],
+)
+def test_a_policy_has_one_spelling_which_parses(text: str, name: str) -> None:
+    policy = parse_policy(text)
+    assert policy.name == name
+    assert parse_policy(policy.name) == policy
+    assert play(make_trace([], []), text).policy == play(make_trace([0], [0.0]), text).policy == name
+
+
+def test_a_policy_of_any_length_is_refused_in_a_short_line() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_policy("fixed:" + "9" * 5000)
+    assert len(caught.value.line()) < 200
+
+
+@pytest.mark.parametrize(
     "text", ["", "fixed", "fixed:", "fixed:-1", "fixed:5001", "fixed:nan", "fixed:1e3", "Chrome", "none ", "fixed:٣"]
 )
 def test_other_policies_are_refused_in_one_line(text: str) -> None:

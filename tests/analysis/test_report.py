@@ -193,6 +193,38 @@ def test_the_table_of_turns_holds_what_was_measured_and_why_not(page: Page) -> N
     assert page.cells.count("4.2") == 12
 
 
+def test_what_all_turns_share_is_said_once_and_takes_no_column() -> None:
+    same = {"region": "eu", "channel": "pstn"}
+    one = Page(render_report(make_result(*(answered(i, segment=same) for i in range(3))), [], {}))
+    assert "All turns: call 0, language en, region eu, channel pstn." in one.words
+    assert "turn outcome, reason, flags latency, ms" in one.words
+    assert "pstn" not in one.cells
+    two = [answered(0, 0, segment=same), answered(0, 1, segment=same | {"region": "us"}, language="es")]
+    both = Page(render_report(make_result(*two, calls=2), [], {}))
+    assert "call·turn language region outcome, reason, flags" in both.words
+    assert "All turns: channel pstn." in both.words
+    assert {"0·0", "1·0", "en", "es", "eu", "us"} <= set(both.cells)
+
+
+def test_the_fault_is_told_however_long_the_reason() -> None:
+    turn = Turn(call=0, index=0, outcome="media_lost", fault="agent", reason="r" * 500)
+    assert "…, fault: agent" in Page(render_report(make_result(turn), [], {})).words
+
+
+def test_packets_that_are_not_at_hand_are_missed_aloud() -> None:
+    absent = render_report(make_result(answered(0)), [], {}, without_packets=["a.json", EVIL])
+    assert "The packets of a.json, <script>alert(1)</script>" in Page(absent).words
+    assert "are not at hand" in absent
+    assert "not at hand" not in render_report(make_result(answered(0)), [make_series()], {})
+    none = Page(render_report(make_result(), [], {}, without_packets=["a.json"]))
+    assert "The packets of a.json are not at hand" in none.words
+
+
+def test_a_long_condition_is_whole() -> None:
+    words = ("options " * 250).strip()
+    assert words in Page(render_report(make_result(answered(0)), [], {"agent": words})).cells
+
+
 @pytest.mark.parametrize(
     "part",
     [

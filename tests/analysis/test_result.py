@@ -215,7 +215,11 @@ def edited(path: str, value: Any) -> dict[str, Any]:
         ("turns/0/latency_ms", math.nan),
         ("turns/0/latency_ms", 10**400),
         ("turns/0/stages_ms", {"output": None}),
+        ("turns/0/call", 10**16),
+        ("turns/0/network", {"lost": 10**400}),
+        ("turns/0/truth", {"received_ms": -(10**400)}),
         ("turns/0/segment", {"network": 5}),
+        ("turns/0/segment", ["network"]),
         ("turns/0/network", {"rtt_ms": math.inf}),
         ("turns/0/flags", "cold"),
         ("turns/0/flags", [1]),
@@ -239,6 +243,12 @@ def test_text_that_is_no_result_is_a_usage_error_that_names_the_file(text: str |
     with pytest.raises(UsageError) as caught:
         result_from_text(text, name="run/result.json")
     assert caught.value.line().startswith("run/result.json: ")
+
+
+def test_half_a_surrogate_pair_in_a_key_can_be_written() -> None:
+    result = make(answered(segment={"a\ud800": "b\ud800"}))
+    (turn,) = json.loads(result_json_text(result).encode())["turns"]
+    assert turn["segment"] == {"a?": "b?"}
 
 
 def test_keys_that_are_not_known_do_not_stop_an_older_reader() -> None:
