@@ -83,10 +83,11 @@ def read_run(path: Path) -> list[CallRecord]:
     BundleError
         If there is no session, or not one call of it can be read.
     """
-    calls = find_calls(path)
+    planned = _read_plan(path / RUN_FILE)
+    # where all calls of a run are gone, its plan still says what was scheduled
+    calls = [] if planned and not any(path.glob("call-*/manifest.json")) else find_calls(path)
     if calls == [path]:
         return [read_call(path)]
-    planned = _read_plan(path / RUN_FILE)
     names = sorted({p.name for p in calls} | set(planned), key=lambda name: (len(name), name))
     records: list[CallRecord] = []
     refused: list[BundleError] = []
@@ -97,7 +98,7 @@ def read_run(path: Path) -> list[CallRecord]:
             refused.append(exc)
             if name in planned:
                 records.append(_missing(path / name, planned[name], exc))
-    if len(refused) == len(names):
+    if not records:
         raise refused[0]
     # a call that was not planned and cannot be read has no turns to stand for it, but it is said
     unread = tuple(exc.message for exc in refused if not any(r.path and str(r.path) in exc.message for r in records))

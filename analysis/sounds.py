@@ -30,15 +30,15 @@ from analysis.units import dbov, from_dbov, ns_to_ms, samples_to_ms, samples_to_
 
 __all__ = ["HeardStream", "Sound", "hear"]
 
-# Comfort noise: from what the rule can hear at all, up to what no connection would call comfort
-QUIETEST_NOISE_DBOV = MIN_THRESHOLD_DBOV - MARGIN_DB
+# Comfort noise: from what the rule can just hear, up to what no connection would call comfort
+QUIETEST_NOISE_DBOV = MIN_THRESHOLD_DBOV - 2.0
 LOUDEST_NOISE_DBOV = -30.0
-SOFT_SPEECH_DBOV = -45.0  # above it the softest 20 ms of a few words may lie too,
-LOUD_NOISE_FRAMES = 10  # so that noise must show for 100 ms at one level
 EDGE_FRAMES = 3  # frames (of 20 ms, each 10 ms) that may be quieter than the noise
+STEADY_FRAMES = 4  # noise alone shows for 50 ms somewhere, as after the last word,
+NOISE_FRAMES = 7  # and for some more in all
 NOISE_ESTIMATE_DB = 2.0  # between the level of a second of noise and what a receiver makes of it from its quiet frames
 NEAR_MS = 120  # a loss within this of a sound's start may decide where it is
-NOISE_SPREAD_DB = 6.0  # 20 ms frames of one noise, coded, lie within this of each other
+NOISE_SPREAD_DB = 4.0  # 20 ms frames of one noise, coded, lie within this of each other
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Sound:
     floor_dbov: float | None
     arrival_ns: int
     end_arrival_ns: int
+    unknown: int = 0  # samples by which it may start later, if what is soft in it is noise
 
     @property
     def duration_ms(self) -> float:
@@ -115,6 +116,8 @@ class Sound:
 
     def noise_spread_ms(self) -> float:
         """How far its start may lie off (ms) where θ stands on an estimate of the noise that it rises out of."""
+        if self.unknown:
+            return samples_to_ms(self.unknown, self.heard.stream.codec.rate_hz)
         if self.start == self.any_start:
             return 0.0
         shifts = self.shifts_ms(NOISE_ESTIMATE_DB).values()
@@ -216,11 +219,11 @@ def hear(
             for run in audible_runs(track):
                 speech = _speech_in(heard, span, track, run)
                 if speech is not None:
-                    sounds.append(_sound(heard, number, run, speech))
+                    sounds.append(_sound(heard, number, run, *speech))
     return streams, sorted(sounds, key=lambda s: s.arrival_ns)
 
 
-def _sound(heard: HeardStream, number: int, run: Run, speech: Audible) -> Sound:
+def _sound(heard: HeardStream, number: int, run: Run, speech: Audible, unknown: int) -> Sound:
     origin = heard.spans[number].position
     return Sound(
         heard=heard,
@@ -232,47 +235,52 @@ def _sound(heard: HeardStream, number: int, run: Run, speech: Audible) -> Sound:
         floor_dbov=speech.floor_dbov,
         arrival_ns=heard.arrival_ns(origin + speech.sample),
         end_arrival_ns=heard.arrival_ns(origin + run.end),
+        unknown=unknown,
     )
 
 
-def _speech_in(heard: HeardStream, span: Span, track: LevelTrack, run: Run) -> Audible | None:
-    """The first audible sample of a run that is speech; None where the run is a talkspurt's comfort noise alone.
+def _speech_in(heard: HeardStream, span: Span, track: LevelTrack, run: Run) -> tuple[Audible, int] | None:
+    """The first audible sample of a run that is speech, and how far off (samples) it may be for what is unknown.
 
-    Only where nothing was known of the floor before the run, and its own talkspurt never falls silent, is the quiet
-    part that it begins with taken for comfort noise, and θ set above that.
+    None where the run is a talkspurt's comfort noise alone. Only where nothing was known of the floor before the run,
+    and its own talkspurt never falls silent, is what is quietest in it taken for comfort noise, and θ set above that.
     """
     whole = Audible(run.start, run.threshold_dbov, run.floor_dbov)
     if run.threshold_dbov > MIN_THRESHOLD_DBOV:
-        return whole
-    noise_dbov = _noise_under(heard, span, track, run)
+        return whole, 0
+    noise_dbov, steady = _noise_under(heard, span, track, run)
     if noise_dbov is None:
-        return whole
-    theta = max(noise_dbov + MARGIN_DB, MIN_THRESHOLD_DBOV)
+        return whole, 0
+    theta = noise_dbov + MARGIN_DB
     found = first_audible(track, start=run.start, stop=run.end + 1, threshold_dbov=theta)
-    return None if found is None else Audible(found.sample, theta, noise_dbov)
+    if not steady or noise_dbov <= MIN_THRESHOLD_DBOV:
+        # soft words, or noise that may be audible or not: the rule stands, and what it would be above it is uncertainty
+        return whole, 0 if found is None else found.sample - run.start
+    return None if found is None else (Audible(found.sample, theta, noise_dbov), 0)
 
 
-def _noise_under(heard: HeardStream, span: Span, track: LevelTrack, run: Run) -> float | None:
-    """Level (dBov) of comfort noise that a run begins with and that lies under all of its talkspurt, if any does."""
+def _noise_under(heard: HeardStream, span: Span, track: LevelTrack, run: Run) -> tuple[float | None, bool]:
+    """Level (dBov) of what is quietest in a run's talkspurt, None where that falls silent; and whether it is steady."""
     stream = heard.stream
     talkspurt = stream.talkspurt[stream.packet_at(span.position + run.start)]
     members = np.flatnonzero(stream.talkspurt == talkspurt)
     begin = int(stream.position[members].min()) - span.position
     stop = int((stream.position[members] + stream.samples[members]).max()) - span.position
     size = stream.codec.rate_hz // 50
-    levels = sorted(
-        dbov(float(np.sqrt(np.mean(np.square(track.x[at : at + size], dtype=np.float64)))))
-        for at in range(begin, stop - size + 1, size // 2)
-        if span.present[at : at + size].all()
+    levels = np.array(
+        [
+            dbov(float(np.sqrt(np.mean(np.square(track.x[at : at + size], dtype=np.float64)))))
+            for at in range(begin, stop - size + 1, size // 2)
+            if span.present[at : at + size].all()
+        ]
     )
     # the quietest frames may hold the codec's first or last breath
-    least = levels[min(EDGE_FRAMES, len(levels) - 1)] if levels else -math.inf
+    least = float(np.sort(levels)[min(EDGE_FRAMES, len(levels) - 1)]) if len(levels) else -math.inf
     if not QUIETEST_NOISE_DBOV < least <= LOUDEST_NOISE_DBOV:
-        return None
-    noise = [level for level in levels[EDGE_FRAMES:] if level <= least + NOISE_SPREAD_DB]
-    if least > SOFT_SPEECH_DBOV and len(noise) < LOUD_NOISE_FRAMES:
-        return None
-    first = dbov(float(np.sqrt(np.mean(np.square(track.x[run.start : run.start + size], dtype=np.float64)))))
-    # the mean power of what is noise alone
-    mean_dbov = 10 * math.log10(sum(10 ** (level / 10) for level in noise) / len(noise))
-    return mean_dbov if first <= mean_dbov + NOISE_SPREAD_DB else None
+        return None, False
+    near = levels <= least + NOISE_SPREAD_DB
+    mean_dbov = 10 * math.log10(float(np.mean(10 ** (levels[near] / 10))))
+    # the longest stretch of frames at that level
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], near, [False]))))
+    longest = int((edges[1::2] - edges[::2]).max()) if len(edges) else 0
+    return mean_dbov, longest >= STEADY_FRAMES and int(near.sum()) >= NOISE_FRAMES

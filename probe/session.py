@@ -12,7 +12,7 @@ import json
 import platform
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
@@ -57,6 +57,7 @@ class _Run:
     target: Target
     out: Path
     command: str
+    playout: Mapping[str, Any]
     clock: SystemClock
     selector: LagSelector
     on_view: Callable[[LiveView], None]
@@ -78,6 +79,7 @@ def run_session(
     out: Path,
     command: str,
     on_view: Callable[[LiveView], None],
+    playout: Mapping[str, Any] | None = None,
 ) -> SessionReport:
     """Run a scenario against a target, and record it.
 
@@ -97,6 +99,8 @@ def run_session(
     command : str
         How the run was asked for, for its record.
     on_view : callable
+    playout : mapping, optional
+        `policies` and `output_delay_ms` that the run was asked to be worked out under, for its record.
 
     Raises
     ------
@@ -119,7 +123,9 @@ def run_session(
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             if hasattr(signal, name):
                 loop.add_signal_handler(getattr(signal, name), stop.set)
-        job = _Run(scenario, background, sounds, plans, target, out, command, clock, selector, on_view, stop)
+        job = _Run(
+            scenario, background, sounds, plans, target, out, command, playout or {}, clock, selector, on_view, stop
+        )
         try:
             return await _run_all(job, rate_per_min)
         finally:
@@ -173,6 +179,7 @@ async def _run_call(job: _Run, plan: CallPlan) -> SessionError | None:
         "host": {"python": sys.version.split()[0], "system": platform.platform(), "machine": platform.machine()},
         "created": job.clock.utc_text(),
         "command": job.command,
+        "playout": dict(job.playout),
         "target": dict(job.target.description),
         "scenario": job.scenario.model_dump(mode="json"),
         "turns": [turn.settings for turn in plan.turns],

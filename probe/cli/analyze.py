@@ -26,11 +26,13 @@ def analyze(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Session folders.")],
     as_json: JsonOption = False,
 ) -> int:
-    """Work sessions out from what was recorded; a session that was cut off is worked out as far as it goes.
+    """Work sessions out from what was recorded, under the playout that they were made with.
+
+    A session that was cut off is worked out as far as it goes.
 
     Example: latency-probe analyze demo --json
     """
-    return print_result(read_and_derive(paths, ("chrome",), output_delay(None))[0].result, as_json=as_json)
+    return print_result(read_and_derive(paths, None, None)[0].result, as_json=as_json)
 
 
 def replay(

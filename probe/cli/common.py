@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 MAX_OUTPUT_DELAY_MS = 2000.0
+DEFAULT_POLICIES = ("chrome", "fixed:100")
 MAX_VALUES = 4  # of one condition, where sessions differ in it
 FAILED_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -63,17 +64,19 @@ def policy_list(text: str) -> tuple[str, ...]:
     return policies
 
 
-def output_delay(ms: float | None) -> Output:
-    """The output delay that was given, or the assumed one."""
+def output_delay(ms: float | None) -> Output | None:
+    """The output delay that was given, if one was."""
     if ms is None:
-        return ASSUMED_OUTPUT
+        return None
     if not math.isfinite(ms) or not 0 <= ms <= MAX_OUTPUT_DELAY_MS:
         raise UsageError(f"--output-delay {ms:g}", next_step=f"give milliseconds from 0 to {MAX_OUTPUT_DELAY_MS:g}")
     return Output(ms, 0.0, "given")
 
 
-def read_and_derive(paths: Sequence[Path], policies: Sequence[str], output: Output) -> tuple[Derived, list[CallRecord]]:
-    """Read bundles and work them out as one run.
+def read_and_derive(
+    paths: Sequence[Path], policies: Sequence[str] | None, output: Output | None
+) -> tuple[Derived, list[CallRecord]]:
+    """Read bundles and work them out as one run; what is not given is as the first of them was made with.
 
     Raises
     ------
@@ -84,10 +87,30 @@ def read_and_derive(paths: Sequence[Path], policies: Sequence[str], output: Outp
         records = [record for path in paths for record in read_run(path)]
     except OSError as exc:
         raise UsageError(f"{exc.filename or paths[0]}: cannot be read ({exc.strerror})") from exc
-    derived = derive(records, policies=policies, output=output, path=", ".join(str(p) for p in paths))
+    own = [_own_playout(record.manifest) for record in records]
+    if (policies is None or output is None) and any(each != own[0] for each in own):
+        warn("warning: the sessions were made with different playout policies or output delays; the first one's stand")
+    derived = derive(
+        records,
+        policies=own[0][0] if policies is None else policies,
+        output=own[0][1] if output is None else output,
+        path=", ".join(str(p) for p in paths),
+    )
     for warning in derived.warnings:
         warn(f"warning: {warning}")
     return derived, records
+
+
+def _own_playout(manifest: Mapping[str, Any]) -> tuple[tuple[str, ...], Output]:
+    """The policies and the output delay that a session was asked to be worked out under, or the default ones."""
+    asked = _table_of(manifest, "playout")
+    policies, ms = asked.get("policies"), asked.get("output_delay_ms")
+    try:
+        wanted = policy_list(",".join(policies)) if isinstance(policies, list) else DEFAULT_POLICIES
+        given = output_delay(float(ms)) if isinstance(ms, (int, float)) else None
+    except (UsageError, TypeError, OverflowError):
+        return DEFAULT_POLICIES, ASSUMED_OUTPUT
+    return wanted, ASSUMED_OUTPUT if given is None else given
 
 
 def conditions(records: Sequence[CallRecord]) -> dict[str, str]:

@@ -26,7 +26,6 @@ from probe.cli.output import say, warn
 
 __all__ = ["report"]
 
-POLICIES = "chrome,fixed:100"
 WITH_PACKETS = ("session", "watch")  # kinds of result whose packets were recorded somewhere
 
 
@@ -50,7 +49,7 @@ def report(
             "--policy",
             metavar="P[,P…]",
             help="Playout policies of sessions: chrome, fixed:MS, none; the first is the headline.",
-            show_default=POLICIES,
+            show_default="those of the session",
         ),
     ] = None,
     output_delay_ms: OutputDelayOption = None,
@@ -61,7 +60,7 @@ def report(
     """
     from analysis.report import render_report  # jinja2 is needed by nothing else
 
-    policies, output = policy_list(POLICIES if policy is None else policy), output_delay(output_delay_ms)
+    policies, output = None if policy is None else policy_list(policy), output_delay(output_delay_ms)
     sessions, files = _sorted_out(paths)
     if files and (policy is not None or output_delay_ms is not None):
         raise UsageError(

@@ -134,6 +134,7 @@ def _measure(
             out=folder,
             command=shlex.join(["latency-probe", *sys.argv[1:]]),
             on_view=line.update,
+            playout={"policies": policies, "output_delay_ms": output_delay_ms},
         )
     for text in dict.fromkeys(e.line() for e in session.errors):
         warn(text)
@@ -151,7 +152,7 @@ def _measure(
     return EXIT_INTERRUPTED if session.interrupted else EXIT_FAILED if session.errors else code
 
 
-def _work_out(folder: Path, policies: tuple[str, ...], output: Output, as_json: bool) -> int:
+def _work_out(folder: Path, policies: tuple[str, ...], output: Output | None, as_json: bool) -> int:
     derived, records = read_and_derive([folder], policies, output)
     write_derived(folder, derived, records)
     code = print_result(derived.result, as_json=as_json)

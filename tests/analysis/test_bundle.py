@@ -263,7 +263,15 @@ class TestReadRun:
             (run / RUN_FILE).write_text(text)
             assert len(read_run(run)) == 1
 
+    def test_a_plan_outlives_all_its_calls(self, run: Path) -> None:
+        for call in range(2):
+            (run / f"call-{call:03d}" / "manifest.json").unlink()
+        records = read_run(run)
+        assert [record.manifest["call"] for record in records] == [0, 1, 2]
+        assert all(record.first("recording_missing") is not None for record in records)
+
     def test_nothing_readable_is_one_line(self, run: Path) -> None:
+        (run / RUN_FILE).unlink()
         (run / "call-000" / "manifest.json").write_text("{")
         with pytest.raises(BundleError, match="cannot be read"):
             read_run(run)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ TRUTH_MS = 3.0
 
 FOUR_TURNS = 'spacing = 4.0\ntimeout = 3.0\n[[turns]]\nutterance = "en/2"\nrepeat = 4\n'
 THINKS = "think_ms=300,300&leading_silence_ms=40,40"
+PLAYOUT = ("--policy", "fixed:150,none", "--output-delay", "5")
 PAUSED = """
 spacing = 4.0
 timeout = 3.0
@@ -56,7 +59,7 @@ def calls(start: Start) -> dict[str, Run]:
         "300": start("run", f"demo:?endpoint_silence_ms=300&{THINKS}", scenario=FOUR_TURNS),
         "700": start("run", f"demo:?endpoint_silence_ms=700&{THINKS}", scenario=FOUR_TURNS),
         "turns": start("run", "demo:?no_reply_turns=2", scenario=PAUSED),
-        "three": start("run", "demo:", "--calls", "3", "--rate", "60", "--turns", "1", scenario=QUICK),
+        "three": start("run", "demo:", "--calls", "3", "--rate", "60", "--turns", "1", *PLAYOUT, scenario=QUICK),
     }
 
 
@@ -115,6 +118,17 @@ def test_several_calls_have_a_bundle_each_and_one_result(calls: dict[str, Run]) 
     # 60 calls a minute: one a second, whatever the calls before do
     assert [b - a for a, b in pairwise(began)] == pytest.approx([1e9, 1e9], abs=0.3e9)
     assert json.loads((run.out / "result.json").read_text()) == result
+
+
+def test_a_session_is_worked_out_again_as_it_was_asked_for(calls: dict[str, Run]) -> None:
+    run = calls["three"]
+    result = run.result()
+    assert result["boundaries"]["policy"] == "fixed:150"
+    assert result["boundaries"]["output"] == {"ms": 5.0, "evidence": "given"}
+    again = subprocess.run(
+        [sys.executable, "-m", "probe", "analyze", run.out, "--json"], capture_output=True, check=True
+    )
+    assert json.loads(again.stdout) == result
 
 
 def test_the_bundle_is_private_and_holds_what_the_design_says(calls: dict[str, Run]) -> None:
