@@ -49,6 +49,7 @@ CONDITIONS: dict[str, dict[str, str]] = {
     "leading silence 400 ms": {"leading_silence_ms": "400,400"},
     "reply at -35 dBFS": {"reply_level_dbov": "-35"},
     "comfort noise -55 dBov": {"comfort_noise_dbov": "-55"},
+    "comfort noise -45, G.722": {"comfort_noise_dbov": "-45", "codec": "g722"},
     "fillers": {"filler_probability": "0.5"},
     "no-replies, cut-ins": {
         "no_reply_probability": "0.1",

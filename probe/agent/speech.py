@@ -70,7 +70,7 @@ def _prepare(config: AgentConfig, plan: ReplyPlan, kind: Kind, codec: Codec, pti
     encoder = Encoder(codec, ptime_ms=ptime_ms, bit_rate=config.bit_rate)
     if config.comfort_noise_dbov is not None:
         pcm = pcm + _noise(config, plan.call, 2 * (plan.index + 1) + (kind == "backchannel"), len(pcm))
-    noise_before = config.comfort_noise_dbov if config.stream == "continuous" else None
+    noise_before = config.comfort_noise_dbov
     _warm_up(encoder, _loop_pcm(config.seed, noise_before, codec), size)
     payloads: list[bytes | None] = [encoder.encode(frame) for frame in _frames(pcm, size)]
     if config.impairment.dtx:
