@@ -50,6 +50,7 @@ class Call:
     sounds: list[Sound]
     arrivals: Arrivals
     round_trips: list[RoundTrip]
+    sent_ns: Mapping[tuple[int, int], int]  # by SSRC and timestamp: when the packet left
     lags: Mapping[int, Mapping[str, Any]]  # by the arrival of the packet that had to wait to be read
 
     def seconds(self, time_ns: int | None) -> float | None:
@@ -96,6 +97,8 @@ def open_call(
         sounds=sounds,
         arrivals=arrivals([h.stream for h in heard]),
         round_trips=round_trips(record.rtcp_received, record.rtcp_sent, sent_origin and sent_origin[0]),
+        # the first packet of a timestamp, so the earliest is written last
+        sent_ns={(t.packet.ssrc, t.packet.timestamp): t.time_ns for t in reversed(record.sent)},
         lags={e.time_ns: e.fields for e in record.of_type("loop_lag")},
     )
 
@@ -122,7 +125,4 @@ def _stop_sent_ns(call: Call, event: Event) -> int | None:
     ssrc, origin = call.sent_origin
     frame = int(event.fields["first_frame"]) + call.stop_frame(event)
     timestamp = (origin + frame * call.send_codec.ticks(call.packet_samples)) & 0xFFFFFFFF
-    for timed in call.record.sent:
-        if timed.packet.timestamp == timestamp and timed.packet.ssrc == ssrc:
-            return timed.time_ns
-    return None
+    return call.sent_ns.get((ssrc, timestamp))

@@ -13,7 +13,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CODECS", "Codec", "Decoder", "Encoder", "encode", "packet_samples"]
+__all__ = ["CODECS", "CODECS_BY_MIME", "Codec", "Decoder", "Encoder", "encode", "packet_samples"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ CODECS = {
     "pcma": Codec("pcma", "audio/PCMA", "pcm_alaw", 8000, 8000, 0, 8),
     "g722": Codec("g722", "audio/G722", "g722", 8000, 16000, 22, 9),
 }
+
+CODECS_BY_MIME = {codec.mime_type.lower(): codec for codec in CODECS.values()}  # as SDP names them, in lower case
 
 _OPUS_FRAME_MS = (10, 20, 40, 60) * 3 + (10, 20) * 2 + (2.5, 5, 10, 20) * 4  # by TOC configuration, RFC 6716 table 2
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from analysis.codecs import CODECS, Codec
+from analysis.codecs import CODECS, CODECS_BY_MIME, Codec
 from analysis.errors import CallFailed, MalformedPacket, MediaLost, SessionError
 from analysis.pcap import Direction
 from analysis.reception import Reception
@@ -274,9 +274,9 @@ class MediaLink:
 
 
 def _payload_types(session: Session) -> dict[int, Codec]:
-    by_mime = {codec.mime_type.lower(): codec for codec in CODECS.values()}
     negotiated = session.pc.getTransceivers()[0]._codecs
-    return {int(c.payloadType or 0): by_mime[c.mimeType.lower()] for c in negotiated if c.mimeType.lower() in by_mime}
+    known = {int(c.payloadType or 0): CODECS_BY_MIME.get(c.mimeType.lower()) for c in negotiated}
+    return {payload_type: codec for payload_type, codec in known.items() if codec is not None}
 
 
 def _candidates(sdp: str) -> str:

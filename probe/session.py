@@ -183,9 +183,7 @@ async def _run_call(job: _Run, plan: CallPlan) -> SessionError | None:
         "target": dict(job.target.description),
         "scenario": job.scenario.model_dump(mode="json"),
         "turns": [turn.settings for turn in plan.turns],
-        "warnings": sorted(
-            {f"{u.name}: {text}" for u in (t.sound.utterance for t in plan.turns) for text in u.warnings}
-        ),
+        "warnings": sorted({text for turn in plan.turns for text in _named_warnings(turn.sound.utterance)}),
     }
     try:
         recorder = BundleWriter(job.folder(plan.call), manifest, job.clock)

@@ -22,7 +22,7 @@ from aiortc import (
     RTCSessionDescription,
 )
 
-from analysis.codecs import CODECS, Codec
+from analysis.codecs import CODECS, CODECS_BY_MIME, Codec
 from analysis.errors import CallFailed, MalformedPacket
 from analysis.rtp import parse_rtp, serialize_rtp
 from analysis.units import NS_PER_S
@@ -152,11 +152,10 @@ class LiveCall:
         return sdp
 
     def _set_up_media(self, transceiver: Any, ptime_ms: int | None) -> None:
-        by_mime = {codec.mime_type.lower(): codec for codec in CODECS.values()}
-        known = [c for c in transceiver._codecs if c.mimeType.lower() in by_mime]
+        known = [c for c in transceiver._codecs if c.mimeType.lower() in CODECS_BY_MIME]
         if not known:
             raise CallFailed("no common codec: the offer has none of " + ", ".join(CODECS))
-        self._payload_types.update({c.payloadType: by_mime[c.mimeType.lower()] for c in known})
+        self._payload_types.update({c.payloadType: CODECS_BY_MIME[c.mimeType.lower()] for c in known})
         self._codec = self._payload_types[known[0].payloadType]
         self._ptime_ms = self._config.ptime_ms or ptime_ms or DEFAULT_PTIME_MS
         self._tap = MediaTap(self._pc, self._clock, self)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -33,7 +32,6 @@ __all__ = ["main"]
 logger = logging.getLogger(__name__)
 
 GOODBYE_S = 2.0  # for open calls to close at the end
-SWITCH_S = 0.0002  # how long the loop waits for the worker to let go of the interpreter; the default is 5 ms
 
 
 def _loopback_addresses(use_ipv4: bool, use_ipv6: bool) -> list[str]:
@@ -143,10 +141,6 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # aioice leaves 127.0.0.1 out; calls to this agent must never leave the machine
     aioice.ice.get_host_addresses = _loopback_addresses
-    # what was imported is never garbage; looking through it again and again would hold the loop up
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(SWITCH_S)
     clock = SystemClock()
     run(lambda selector: _serve(sys.stdin, out, clock), clock)
     with contextlib.suppress(OSError, ValueError):  # the parent may be gone
