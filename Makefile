@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_OUT ?= out/demo-$(shell date +%Y%m%d-%H%M%S)
-DEBIAN_TEST := espeak-ng tshark faketime iproute2 util-linux mount
+DEBIAN_TEST := chromium espeak-ng faketime iproute2 mount pulseaudio pulseaudio-utils tshark util-linux
+BENCHMARKS := $(shell grep -l __main__ benchmarks/*.py)
 
 .PHONY: demo test check bench setup system clean
 
@@ -20,8 +21,8 @@ check: setup system
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup system
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+bench: setup system .stamps/bench
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
 setup: .stamps/venv
 
@@ -35,7 +36,11 @@ setup: .stamps/venv
 
 system: .stamps/system
 
-.stamps/system: scripts/system-packages
+.stamps/bench: .stamps/venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@touch $@
+
+.stamps/system: scripts/system-packages Makefile
 	@mkdir -p .stamps
 	scripts/system-packages $(DEBIAN_TEST)
 	@touch $@
