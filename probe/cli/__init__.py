@@ -31,6 +31,7 @@ def application() -> typer.Typer:
 
     from probe.cli.analyze import analyze, replay
     from probe.cli.doctor import doctor
+    from probe.cli.import_ import import_
     from probe.cli.playout import playout
     from probe.cli.report import report
     from probe.cli.run import demo, run
@@ -48,6 +49,7 @@ def application() -> typer.Typer:
     app.command()(replay)
     app.command()(playout)
     app.command()(report)
+    app.command("import")(import_)
     app.command()(doctor)
     return app
 
