@@ -6,18 +6,19 @@ place on the sender's media clock, from the smallest of its stream, so two clock
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.errors import MalformedPacket
-from analysis.rtcp import SenderReport, parse_compound, round_trip_ns
+from analysis.bundle import Event
+from analysis.rtcp_statistics import RoundTrip, RtcpLedger
 from analysis.streams import Stream
 from analysis.units import NS_PER_S
 
-__all__ = ["Arrivals", "RoundTrip", "arrivals", "round_trips"]
+__all__ = ["Arrivals", "RoundTrip", "arrivals", "round_trips", "stun_round_trips"]
 
 
 @dataclass(frozen=True)
@@ -71,36 +72,24 @@ def arrivals(streams: Sequence[Stream]) -> Arrivals:
     return Arrivals(arrival_ns[order], transit_ms[order], jitter_ms[order], lost_ns.astype(np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTrip:
-    """One round trip, known at `time_ns`."""
-
-    time_ns: int
-    rtt_ns: int
-
-
 def round_trips(
     received: Sequence[tuple[int, bytes]], sent: Sequence[tuple[int, bytes]], ssrc: int | None
 ) -> list[RoundTrip]:
-    """Round trips by the peer's reports about our stream `ssrc`, on our monotonic clock alone."""
-    left: dict[int, int] = {}
-    for time_ns, data in sent:
-        for report in _reports(data):
-            if report.sender is not None:
-                left[report.sender.ntp >> 16 & 0xFFFFFFFF] = time_ns
-    result = []
-    for time_ns, data in received:
-        for report in _reports(data):
-            for block in report.blocks:
-                if block.ssrc == ssrc and block.lsr in left:
-                    rtt_ns = round_trip_ns(block, time_ns, left[block.lsr])
-                    if rtt_ns is not None:
-                        result.append(RoundTrip(time_ns, rtt_ns))
-    return result
+    """Round trips by the peer's reports about our stream `ssrc`, on our monotonic clock alone.
+
+    Each answers a sender report of ours (RR, SR) or a reference time (DLRR).
+    """
+    found: list[RoundTrip] = []
+    if ssrc is None:
+        return found
+    ledger = RtcpLedger(on_round_trip=found.append)
+    ledger.sends(ssrc)
+    ways = [(t, True, d) for t, d in sent], [(t, False, d) for t, d in received]
+    for time_ns, ours, data in heapq.merge(*ways, key=lambda item: item[0]):
+        (ledger.sent if ours else ledger.received)(time_ns, data)
+    return found
 
 
-def _reports(data: bytes) -> list[SenderReport]:
-    try:
-        return parse_compound(data)
-    except MalformedPacket:
-        return []
+def stun_round_trips(events: Iterable[Event]) -> list[RoundTrip]:
+    """Round trips of ICE's own checks, some every 5 s, whether media flows or not (events `stun_round_trip`)."""
+    return [RoundTrip(e.time_ns, int(e.fields["rtt_ns"]), "stun") for e in events if e.type == "stun_round_trip"]

@@ -1,7 +1,8 @@
 """RTP packets in order of arrival into what RFC 3550 and W3C say of their reception.
 
 Sources: RFC 3550 section 6.4.1, appendices A.1, A.3 and A.8; W3C webrtc-stats RTCReceivedRtpStreamStats. Duplicates are
-not counted as received, so loss never turns negative through them.
+not counted as received, so loss never turns negative through them. A packet whose sequence number goes back and whose
+timestamp goes on is not late: the sender has begun again, and what it numbered before stays as it was counted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ __all__ = ["Reception"]
 
 MAX_DROPOUT = 3000
 RECENT = 4096  # sequence numbers remembered to tell a late packet from a duplicate
+LATEST_S = 60  # a timestamp that is older than this by its clock is not of a late packet
 
 
 class Reception:
@@ -31,6 +33,7 @@ class Reception:
         self.clock_rate_hz = clock_rate_hz
         self.packets_received = 0
         self.bytes_received = 0
+        self.header_bytes_received = 0
         self.duplicates = 0
         self.jitter_ticks = 0.0
         self.last_arrival_ns: int | None = None
@@ -38,6 +41,7 @@ class Reception:
         self._highest = 0
         self._expected_before = 0  # of earlier runs of the stream, before it restarted
         self._previous: tuple[int, int] | None = None
+        self._newest: tuple[int, int] | None = None  # sequence number (extended) and timestamp of the newest sound
         self._seen: set[int] = set()
         self._order: deque[int] = deque()
         self._reported = (0, 0)
@@ -45,13 +49,13 @@ class Reception:
     def add(self, arrival_ns: int, packet: RtpPacket, *, sound: bool = True) -> None:
         """Take one packet in; one without sound (comfort noise, a telephone event) counts, but not for the jitter."""
         steps = signed_difference(packet.sequence_number, self._highest & 0xFFFF, 16)
-        if self._base is None or abs(steps) >= MAX_DROPOUT:
+        if self._base is None or abs(steps) >= MAX_DROPOUT or (sound and self._began_again(steps, packet)):
             if self._base is not None:
                 self._expected_before += self._highest - self._base + 1
             self._base = self._highest = packet.sequence_number
             self._seen.clear()
             self._order.clear()
-            self._previous = None
+            self._previous = self._newest = None
             steps = 0
         sequence = self._highest + steps
         if sequence in self._seen:
@@ -65,6 +69,7 @@ class Reception:
         self._highest = max(self._highest, sequence)
         self.packets_received += 1
         self.bytes_received += len(packet.payload)
+        self.header_bytes_received += packet.header_bytes
         self.last_arrival_ns = arrival_ns
         if not sound:
             return
@@ -74,6 +79,15 @@ class Reception:
             d = ticks - signed_difference(packet.timestamp, before_timestamp, 32)
             self.jitter_ticks += (abs(d) - self.jitter_ticks) / 16
         self._previous = arrival_ns, packet.timestamp
+        if self._newest is None or sequence > self._newest[0]:
+            self._newest = sequence, packet.timestamp
+
+    def _began_again(self, steps: int, packet: RtpPacket) -> bool:
+        """Whether a packet from before the newest one has a timestamp that no packet from before it can have."""
+        if steps >= 0 or self._newest is None or self._highest + steps >= self._newest[0]:
+            return False
+        ticks = signed_difference(packet.timestamp, self._newest[1], 32)
+        return ticks > 0 or ticks < -LATEST_S * self.clock_rate_hz
 
     @property
     def packets_expected(self) -> int:

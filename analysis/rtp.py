@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 from analysis.errors import MalformedPacket
 
-__all__ = ["RtpPacket", "is_rtcp", "is_rtp_or_rtcp", "parse_rtp", "serialize_rtp", "signed_difference", "unwrap"]
+__all__ = [
+    "RtpPacket",
+    "header_bytes",
+    "is_rtcp",
+    "is_rtp_or_rtcp",
+    "parse_rtp",
+    "serialize_rtp",
+    "signed_difference",
+    "unwrap",
+]
 
 VERSION = 2
 HEADER_BYTES = 12
@@ -31,6 +40,12 @@ class RtpPacket:
     extension_profile: int | None = None
     extension: bytes = b""
     padding: int = 0
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes on the wire that are not payload: header and padding, as W3C's `headerBytesReceived` counts them."""
+        extension = 0 if self.extension_profile is None else 4 + len(self.extension)
+        return HEADER_BYTES + 4 * len(self.csrcs) + extension + self.padding
 
 
 def is_rtp_or_rtcp(data: bytes) -> bool:
@@ -89,6 +104,15 @@ def parse_rtp(data: bytes) -> RtpPacket:
         extension=extension,
         padding=padding,
     )
+
+
+def header_bytes(data: bytes) -> int:
+    """What `RtpPacket.header_bytes` would say of a whole packet of our own, without parsing it."""
+    first = data[0]
+    size = HEADER_BYTES + 4 * (first & 0x0F)
+    if first & 0x10:
+        size += 4 + 4 * (data[size + 2] << 8 | data[size + 3])
+    return size + data[-1] if first & 0x20 else size
 
 
 def serialize_rtp(packet: RtpPacket) -> bytes:

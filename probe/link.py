@@ -1,7 +1,7 @@
-"""A session's media path: packets into the record, the live ear and the statistics; RTCP receiver reports back.
+"""A session's media path: packets into the record, the live ear and the statistics; RTCP reports back.
 
 aiortc's receiver sees no packet (see `probe.tap`), so the reports that a well-behaved receiver owes the sender
-(RFC 3550 section 6.4) are made here.
+(RFC 3550 section 6.4), and those that time the way back (RFC 3611 section 4.4), are made here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ from collections.abc import Callable
 from analysis.codecs import CODECS, CODECS_BY_MIME, Codec
 from analysis.errors import CallFailed, MalformedPacket, MediaLost, SessionError
 from analysis.pcap import Direction
-from analysis.reception import Reception
-from analysis.rtcp import compound, parse_compound, round_trip_ns, serialize_receiver_report
+from analysis.rtcp import (
+    ExtendedReport,
+    compound,
+    ntp_from_unix_ns,
+    serialize_extended_report,
+    serialize_receiver_report,
+)
 from analysis.rtp import RtpPacket, parse_rtp
 from analysis.units import NS_PER_MS, NS_PER_S
 from probe.clock import Clock
 from probe.hearing import LiveHearing
 from probe.player import Player
 from probe.recorder import BundleWriter
+from probe.sdp import MediaExtras, read_extras
+from probe.statistics import LiveStatistics
 from probe.tap import MediaTap
 from probe.targets.base import Session
 
@@ -29,8 +36,7 @@ __all__ = ["MediaLink"]
 LAG_EVENT_NS = NS_PER_MS // 2  # a lag below this is not worth a line
 REPORT_S = 1.0  # between receiver reports
 CNAME = "latency-probe"
-MAX_STREAMS = 64  # SSRCs that statistics are kept for; a hostile peer may send any number
-MAX_SENDER_REPORTS = 256
+NEVER_NS = 1 << 62
 CLOSE_TIMEOUT_S = 3.0
 
 
@@ -61,13 +67,10 @@ class MediaLink:
         self._state = "new"
         self._changed = asyncio.Event()
         self._failed: asyncio.Future[SessionError] | None = None
-        self._receptions: dict[int, Reception] = {}
-        self._reported_by: dict[int, tuple[int, int]] = {}  # SSRC: middle bits of its last SR, arrival
-        self._own_reports: dict[int, int] = {}  # middle bits of our SR: when it left
-        self._round_trip_ns: int | None = None
+        self._extras = MediaExtras()
+        self._statistics = LiveStatistics(self._payload_types, recorder.wall_shift_ns)
+        self._next_stats_ns = 0
         self._sent_origin: tuple[int, int] | None = None
-        self._packets_sent = 0
-        self._bytes_sent = 0
 
     # -- the session
 
@@ -78,10 +81,16 @@ class MediaLink:
         if not self._payload_types:
             raise CallFailed("no common codec: the answer offers none of " + ", ".join(CODECS))
         pc = session.pc
+        # a target that does not keep the text has what aiortc made of it
+        text = getattr(session, "remote_sdp", "") or (pc.remoteDescription.sdp if pc.remoteDescription else "")
+        self._extras = read_extras(text)
+        self._statistics.capture_time_id = self._extras.capture_time_id
         self._tap = MediaTap(pc, self._clock, self, self._lag_ns)
         pc.on("connectionstatechange", self._on_state)
         session.lost.add_done_callback(self._on_lost)
         self._tasks.append(asyncio.create_task(self._forward_events(session)))
+        self._next_stats_ns = self._clock.monotonic_ns()
+        self._tasks.append(asyncio.create_task(self._write_snapshots()))
         self._on_state()
 
     def _on_state(self) -> None:
@@ -129,14 +138,17 @@ class MediaLink:
     def start_media(self, ptime_ms: int, codec: str) -> None:
         """Record what was negotiated and when the first frame was due."""
         assert self._session is not None
-        transceiver = self._session.pc.getTransceivers()[0]
+        ssrc = self._session.pc.getTransceivers()[0].sender._ssrc
         self._recorder.event(
             "media_negotiated",
             payload_types={str(pt): c.name for pt, c in self._payload_types.items()},
-            send={"codec": codec, "ptime_ms": ptime_ms, "ssrc": transceiver.sender._ssrc},
+            header_extensions={str(number): uri for number, uri in self._extras.header_extensions.items()},
+            reference_times=self._extras.reference_times,
+            send={"codec": codec, "ptime_ms": ptime_ms, "ssrc": ssrc},
         )
+        self._statistics.ledger.sends(ssrc)
         self._recorder.event("media_started", deadline0_ns=self._player.deadline0_ns, frame_ns=self._player.frame_ns)
-        self._tasks.append(asyncio.create_task(self._send_reports(transceiver.sender._ssrc)))
+        self._tasks.append(asyncio.create_task(self._send_reports(ssrc)))
 
     async def _forward_events(self, session: Session) -> None:
         while True:
@@ -147,6 +159,8 @@ class MediaLink:
         """Leave the call, and record what the agent still says."""
         if self._session is None:
             return
+        self._snapshot()
+        self._next_stats_ns = NEVER_NS
         self._session.pc.remove_all_listeners("connectionstatechange")
         self._session.lost.remove_done_callback(self._on_lost)
         with contextlib.suppress(TimeoutError):
@@ -158,6 +172,8 @@ class MediaLink:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tap is not None and self._tap.undecryptable:
+            self._recorder.event("srtp_discarded", packets=self._tap.undecryptable)
 
     # -- packets (TapSink)
 
@@ -171,8 +187,7 @@ class MediaLink:
         if not rtcp:
             self._unheard.append((time_ns, data))
             return
-        with contextlib.suppress(MalformedPacket):
-            self._take_report(time_ns, data)
+        self._statistics.ledger.received(time_ns, data)
 
     def listen(self) -> LiveHearing:
         """The live ear, after it has heard all that has arrived."""
@@ -187,23 +202,17 @@ class MediaLink:
         self._rest_until_ns = time_ns
 
     def _hear(self, time_ns: int, packet: RtpPacket) -> None:
-        codec = self._payload_types.get(packet.payload_type)
-        reception = self._receptions.get(packet.ssrc)
-        if reception is None and codec is not None and len(self._receptions) < MAX_STREAMS:
-            reception = self._receptions[packet.ssrc] = Reception(codec.clock_rate_hz)
-        if reception is not None:
-            reception.add(time_ns, packet, sound=codec is not None)
-            if codec is not None and time_ns >= self._rest_until_ns:
-                self._hearing.add(time_ns, packet)
+        codec = self._statistics.received(time_ns, packet)
+        if codec is not None and time_ns >= self._rest_until_ns:
+            self._hearing.add(time_ns, packet)
 
     def on_sent(self, time_ns: int, data: bytes, rtcp: bool) -> None:
         """A packet went out."""
         self._recorder.packet(time_ns, Direction.SENT, data)
         if rtcp:
-            self._note_own_report(time_ns, data)
+            self._statistics.ledger.sent(time_ns, data)
             return
-        self._packets_sent += 1
-        self._bytes_sent += len(data)
+        self._statistics.sent(data)
         if self._sent_origin is None:
             packet = parse_rtp(data)
             # where the sender put media time 0
@@ -211,66 +220,47 @@ class MediaLink:
             self._sent_origin = packet.ssrc, origin
             self._recorder.event("sent_origin", time_ns, ssrc=packet.ssrc, rtp_timestamp=origin)
 
-    def _take_report(self, time_ns: int, data: bytes) -> None:
-        for report in parse_compound(data):
-            if report.sender is not None and len(self._reported_by) < MAX_STREAMS:
-                self._reported_by[report.ssrc] = report.sender.ntp >> 16 & 0xFFFFFFFF, time_ns
-            for block in report.blocks:
-                sent_ns = self._own_reports.get(block.lsr)
-                if sent_ns is not None:
-                    self._round_trip_ns = round_trip_ns(block, time_ns, sent_ns)
-
-    def _note_own_report(self, time_ns: int, data: bytes) -> None:
-        for report in parse_compound(data):
-            if report.sender is not None:
-                self._own_reports[report.sender.ntp >> 16 & 0xFFFFFFFF] = time_ns
-                while len(self._own_reports) > MAX_SENDER_REPORTS:
-                    del self._own_reports[next(iter(self._own_reports))]
-
     # -- reports and statistics
 
     async def _send_reports(self, ssrc: int) -> None:
         assert self._tap is not None
+        statistics = self._statistics
         while True:
             await asyncio.sleep(REPORT_S)
-            blocks = []
-            for stream, reception in self._receptions.items():
-                lsr, arrival_ns = self._reported_by.get(stream, (0, 0))
-                dlsr = (self._clock.monotonic_ns() - arrival_ns) * 65536 // NS_PER_S if lsr else 0
-                blocks.append(reception.report_block(stream, lsr=lsr, dlsr=min(dlsr, 0xFFFFFFFF)))
+            now_ns = self._clock.monotonic_ns()
+            ntp = ntp_from_unix_ns(now_ns + self._recorder.wall_shift_ns) if self._extras.reference_times else None
+            more = ExtendedReport(ssrc, ntp, statistics.ledger.delays(now_ns))
+            extended = serialize_extended_report(more) if ntp is not None or more.delays else b""
+            report = serialize_receiver_report(ssrc, statistics.report_blocks(now_ns))
             with contextlib.suppress(ConnectionError):
-                self._tap.send(compound(serialize_receiver_report(ssrc, blocks), ssrc, CNAME))
+                self._tap.send(compound(report, ssrc, CNAME, extended=extended))
 
     def reception(self) -> tuple[int, float]:
         """Packets lost so far, over all streams, and the jitter (s) of the one that was heard last."""
-        if not self._receptions:
-            return 0, 0.0
-        latest = max(self._receptions.values(), key=lambda r: r.last_arrival_ns or 0)
-        return sum(r.packets_lost for r in self._receptions.values()), latest.jitter_s
+        return self._statistics.reception()
+
+    async def _write_snapshots(self) -> None:
+        while True:
+            self.write_stats()
+            await asyncio.sleep(max(0, self._next_stats_ns - self._clock.monotonic_ns()) / NS_PER_S)
 
     def write_stats(self) -> None:
-        """One snapshot of what packets alone determine; W3C names and units; what is unknown is absent."""
+        """A snapshot, where one is due by the recorder's interval."""
+        now_ns, interval_ns = self._clock.monotonic_ns(), self._recorder.stats_interval_ns
+        if self._session is not None and now_ns >= self._next_stats_ns:
+            # those that a busy loop missed are not made up for
+            self._next_stats_ns += interval_ns * ((now_ns - self._next_stats_ns) // interval_ns + 1)
+            self._snapshot()
+
+    def _snapshot(self) -> None:
+        if self._session is None or self._tap is None:
+            return
+        self.listen()
         now_ns = self._clock.monotonic_ns()
-        stats: list[dict[str, object]] = [
-            {
-                "type": "inbound-rtp",
-                "kind": "audio",
-                "ssrc": ssrc,
-                "packetsReceived": r.packets_received,
-                "packetsLost": r.packets_lost,
-                "bytesReceived": r.bytes_received,
-                "jitter": r.jitter_s,
-            }
-            for ssrc, r in self._receptions.items()
-        ]
-        if self._sent_origin is not None:
-            outbound = {"type": "outbound-rtp", "kind": "audio", "ssrc": self._sent_origin[0]}
-            stats.append(outbound | {"packetsSent": self._packets_sent, "bytesSent": self._bytes_sent})
-            if self._round_trip_ns is not None:
-                remote = {"type": "remote-inbound-rtp", "kind": "audio", "ssrc": self._sent_origin[0]}
-                stats.append(remote | {"roundTripTime": self._round_trip_ns / NS_PER_S})
-        if stats:
-            self._recorder.stats({"t_ns": now_ns, "stats": stats})
+        for trip in self._tap.checks.take_round_trips():
+            self._recorder.event("stun_round_trip", trip.time_ns, rtt_ns=trip.rtt_ns)
+        transceiver = self._session.pc.getTransceivers()[0]
+        self._recorder.stats({"t_ns": now_ns, "stats": self._statistics.snapshot(now_ns, self._tap, transceiver)})
 
 
 def _payload_types(session: Session) -> dict[int, Codec]:

@@ -17,11 +17,13 @@ from typing import Any
 from analysis.bundle import SCHEMA
 from analysis.errors import RecordingFailed, UsageError
 from analysis.pcap import Direction, Endpoints, pcap_header
+from analysis.units import s_to_ns
 from probe.clock import Clock
 
 __all__ = ["BundleWriter", "create_folder", "write_private"]
 
 RESERVE_BYTES = 512 * 1024
+STATS_INTERVAL_S = 0.2
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -96,22 +98,31 @@ class BundleWriter:
     manifest : mapping
         What is known before the call; schema and clock origin are added.
     clock : Clock
+    stats_interval_s : float
+        Between snapshots of the statistics.
 
     Attributes
     ----------
     failure : RecordingFailed or None
         Set once the disk refuses; from then on packets are dropped, and events go into the reserve.
+    stats_interval_ns : int
+        As above.
+    wall_shift_ns : int
+        Wall time less monotonic time when the recording began: what lays any time of it on the wall clock.
     """
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any], clock: Clock) -> None:
+    def __init__(
+        self, path: Path, manifest: Mapping[str, Any], clock: Clock, *, stats_interval_s: float = STATS_INTERVAL_S
+    ) -> None:
         create_folder(path)
         self.path = path
         self.failure: RecordingFailed | None = None
+        self.stats_interval_ns = s_to_ns(stats_interval_s)
         self._clock = clock
         self.set_path(("0.0.0.0", 0), ("0.0.0.0", 0))
         monotonic_ns, wall_ns = clock.monotonic_ns(), clock.wall_ns()
         # capture times go on from this wall time by the monotonic clock, whatever is done to the wall clock later
-        self._wall_shift_ns = wall_ns - monotonic_ns
+        self.wall_shift_ns = wall_ns - monotonic_ns
         document = {"schema": SCHEMA, **manifest, "clock": {"monotonic_ns": monotonic_ns, "wall_ns": wall_ns}}
         try:
             self._reserve(path / ".reserve")
@@ -159,7 +170,7 @@ class BundleWriter:
     def packet(self, time_ns: int, direction: Direction, data: bytes) -> None:
         """Record one plain RTP or RTCP packet that passed at `time_ns` (monotonic)."""
         if self.failure is None:
-            self._packets.add(self._ends[direction].record(time_ns + self._wall_shift_ns, data))
+            self._packets.add(self._ends[direction].record(time_ns + self.wall_shift_ns, data))
 
     def stats(self, snapshot: Mapping[str, Any]) -> None:
         """Record one statistics snapshot."""

@@ -56,6 +56,7 @@ EXPECTED = {
     "spacing": "0 to 3600 (seconds)",
     "timeout": "above 0 and up to 3600 (seconds)",
     "greeting_timeout": "0 to 3600 (seconds)",
+    "stats_interval": "0.05 to 60 (seconds)",
     "warm_up": f"a whole number from 0 to {MAX_TURNS}",
     "segment": "a table of labels: name = text, number, true or false",
     "turns": f"1 to {MAX_ENTRIES} entries `[[turns]]`",
@@ -178,6 +179,7 @@ class Scenario(_Model):
     spacing: Hours = 6.0
     timeout: Timeout = 10.0
     greeting_timeout: Hours = 5.0
+    stats_interval: Annotated[float, Field(ge=0.05, le=60, allow_inf_nan=False)] = 0.2
     warm_up: Annotated[int, Field(ge=0, le=MAX_TURNS)] = 0
     segment: Segment = Field(default_factory=dict)
     turns: Annotated[tuple[ScenarioTurn, ...], Field(strict=False), AfterValidator(_some)]

@@ -186,7 +186,8 @@ async def _run_call(job: _Run, plan: CallPlan) -> SessionError | None:
         "warnings": sorted({text for turn in plan.turns for text in _named_warnings(turn.sound.utterance)}),
     }
     try:
-        recorder = BundleWriter(job.folder(plan.call), manifest, job.clock)
+        folder, interval_s = job.folder(plan.call), job.scenario.stats_interval
+        recorder = BundleWriter(folder, manifest, job.clock, stats_interval_s=interval_s)
         used = {str(turn.settings["sound"]) for turn in plan.turns}
         recorder.files({name: data for name, data in job.sounds.items() if name in used})
     except RecordingFailed as exc:

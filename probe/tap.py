@@ -7,14 +7,16 @@ kernel's time stamp where it gives one. RTP never enters aiortc's own receiver, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import pylibsrtp
+from aioice.stun import Class
 from aiortc import RTCPeerConnection
 
 from analysis.rtp import is_rtcp, is_rtp_or_rtcp
 from probe.arrival import Arrival, ArrivalClock
+from probe.checks import CheckLog
 from probe.clock import Clock
 
 __all__ = ["MediaTap", "TapSink"]
@@ -22,6 +24,7 @@ __all__ = ["MediaTap", "TapSink"]
 logger = logging.getLogger(__name__)
 
 MAX_EARLY = 256  # packets kept while DTLS is not done
+LAST_OF_STUN = b"\x03"  # first byte, RFC 7983
 
 
 class TapSink(Protocol):
@@ -54,6 +57,10 @@ class MediaTap:
         Of the packet that the sink is being told of.
     undecryptable : int
         Packets that SRTP discarded, as a browser would: replayed or damaged.
+    checks : CheckLog
+        ICE's own checks, counted and timed.
+    packets_sent, bytes_sent, packets_received, bytes_received : int
+        What passed the sockets as SRTP or DTLS, since the tap was set; ICE's checks and UDP's headers are not in it.
     """
 
     def __init__(
@@ -67,22 +74,59 @@ class MediaTap:
         self._early: list[tuple[Arrival, bytes]] = []
         self.arrival = Arrival(0, 0, by_kernel=False)
         self.undecryptable = 0
+        self.checks = CheckLog()
+        self.packets_sent = self.bytes_sent = self.packets_received = self.bytes_received = 0
         for protocol in self._ice._protocols:
             self._listen(protocol, lag_ns)
         self._dtls._send_rtp = self._send_for_aiortc
 
     def _listen(self, protocol: Any, lag_ns: Callable[[], int] | None) -> None:
-        """Take RTP and RTCP from one of ICE's sockets before aioice sees them; STUN and DTLS go on to it."""
+        """Take RTP and RTCP from one of ICE's sockets before aioice sees them; STUN and DTLS go on to it, watched."""
         to_aioice: Callable[[bytes, Any], None] = protocol.datagram_received
+        send_stun: Callable[[Any, Any], None] = protocol.send_stun
+        send_data: Callable[[bytes, Any], Awaitable[None]] = protocol.send_data
         stamps = ArrivalClock(self._clock, protocol.transport.get_extra_info("socket"), lag_ns)
 
         def datagram_received(data: bytes, address: Any) -> None:
             if is_rtp_or_rtcp(data):
+                self._count_received(data)
                 self._media_received(stamps.read(), data)
+                return
+            if self.checks.answers(data):
+                self.checks.answered(stamps.read().time_ns, data)
+            elif data[:1] > LAST_OF_STUN:
+                self._count_received(data)
             else:
-                to_aioice(data, address)
+                self.checks.received(protocol, tuple(address[:2]), data)
+            to_aioice(data, address)
+
+        def watched_stun(message: Any, address: Any) -> None:
+            now, kind = self._clock.monotonic_ns(), message.message_class
+            if kind in (Class.REQUEST, Class.RESPONSE):
+                request = kind == Class.REQUEST
+                self.checks.sent(now, protocol, tuple(address[:2]), message.transaction_id, request=request)
+            send_stun(message, address)
+
+        async def watched_data(data: bytes, address: Any) -> None:
+            self._count_sent(data)
+            await send_data(data, address)
 
         protocol.datagram_received = datagram_received
+        protocol.send_stun = watched_stun
+        protocol.send_data = watched_data
+
+    def _count_received(self, data: bytes) -> None:
+        self.packets_received += 1
+        self.bytes_received += len(data)
+
+    def _count_sent(self, data: bytes) -> None:
+        self.packets_sent += 1
+        self.bytes_sent += len(data)
+
+    @property
+    def dtls(self) -> Any:
+        """aiortc's DTLS transport, for its state."""
+        return self._dtls
 
     @property
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
@@ -137,6 +181,7 @@ class MediaTap:
         protected = srtp.protect_rtcp(data) if rtcp else srtp.protect(data)
         now = self._clock.monotonic_ns()
         pair.protocol.transport.sendto(protected, pair.remote_addr)
+        self._count_sent(protected)
         self._sink.on_sent(now, data, rtcp)
         return now
 

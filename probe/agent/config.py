@@ -199,6 +199,7 @@ class AgentConfig(_Model):
     codec: Literal["opus", "pcmu", "pcma", "g722"] | None = None
     ptime_ms: Literal[10, 20, 40, 60] | None = None
     bit_rate: Annotated[int, Field(ge=8_000, le=128_000)] = 32_000
+    capture_time: bool = True
     die_in_reply: Annotated[int, Field(ge=0)] | None = None
     never_speaks: bool = False
     speaks_without_end: bool = False

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from typing import Any
 
 import pylibsrtp
@@ -22,9 +23,15 @@ from aiortc import (
     RTCSessionDescription,
 )
 
+from analysis.capture_time import (
+    ABS_CAPTURE_TIME_URI,
+    CaptureTime,
+    serialize_capture_time,
+    serialize_header_extensions,
+)
 from analysis.codecs import CODECS, CODECS_BY_MIME, Codec
 from analysis.errors import CallFailed, MalformedPacket
-from analysis.rtp import parse_rtp, serialize_rtp
+from analysis.rtp import RtpPacket, parse_rtp, serialize_rtp
 from analysis.units import NS_PER_S
 from probe.agent.config import AgentConfig
 from probe.agent.core import Agent, Hooks, TruthJob
@@ -35,6 +42,7 @@ from probe.agent.speech import Prepared, prepare
 from probe.agent.stream import SentPacket, first_ssrc
 from probe.agent.truth import Truth, truth_of
 from probe.clock import Clock
+from probe.sdp import MediaExtras, read_extras, with_extras
 from probe.tap import MediaTap
 
 __all__ = ["LiveCall"]
@@ -114,6 +122,7 @@ class LiveCall:
         self._ptime_ms = DEFAULT_PTIME_MS
         self._sounds: dict[tuple[ReplyPlan, Kind], Future[Prepared]] = {}
         self._truths: set[asyncio.Future[Truth]] = set()
+        self._capture_time_id: int | None = None
         self._report_timer: asyncio.TimerHandle | None = None
         self._connected = False
         self._closed = False
@@ -143,13 +152,21 @@ class LiveCall:
         except Exception as exc:  # aiortc raises anything from ValueError to its own on what a peer sent
             await pc.close()
             raise CallFailed(f"the offer cannot be answered ({exc})") from exc
-        sdp: str = pc.localDescription.sdp
+        sdp = with_extras(pc.localDescription.sdp, self._taken(read_extras(offer)))
         if self._config.ignores_ice:
             # the candidates in the answer are sockets that are closed by now
             await pc.close()
             return sdp
         self._set_up_media(transceiver, ptime_ms)
         return sdp
+
+    def _taken(self, offered: MediaExtras) -> MediaExtras:
+        """What the agent takes of what aiortc has not seen in the offer."""
+        self._reports.reference_times = offered.reference_times
+        if self._config.capture_time:
+            self._capture_time_id = offered.capture_time_id
+        number = self._capture_time_id
+        return MediaExtras(offered.reference_times, {} if number is None else {number: ABS_CAPTURE_TIME_URI})
 
     def _set_up_media(self, transceiver: Any, ptime_ms: int | None) -> None:
         known = [c for c in transceiver._codecs if c.mimeType.lower() in CODECS_BY_MIME]
@@ -226,7 +243,7 @@ class LiveCall:
 
     def _transmit(self, packet: SentPacket) -> int | None:
         assert self._tap is not None
-        data = serialize_rtp(packet.rtp())
+        data = serialize_rtp(self._stamped(packet))
         left_ns = None
         try:
             for _ in range(packet.copies):
@@ -237,6 +254,15 @@ class LiveCall:
         except (ConnectionError, OSError, pylibsrtp.Error) as exc:
             logger.debug("call %d: packet %d was not sent: %s", self._call, packet.count, exc)
         return left_ns
+
+    def _stamped(self, packet: SentPacket) -> RtpPacket:
+        """The packet with its place on the media clock as its capture time, on the clock of our sender reports."""
+        rtp = packet.rtp()
+        if self._capture_time_id is None:
+            return rtp
+        captured = serialize_capture_time(CaptureTime(self._reports.ntp(packet.nominal_ns)))
+        profile, extension = serialize_header_extensions({self._capture_time_id: captured})
+        return replace(rtp, extension_profile=profile, extension=extension)
 
     def _report(self) -> None:
         self._send_rtcp()

@@ -1,22 +1,29 @@
 """One call's RTCP: what the agent says once a second of what it sent and of what it received.
 
-Source: RFC 3550 section 6.4. aiortc's own sender has seen no packet, so its reports would say that nothing was sent.
+Sources: RFC 3550 section 6.4, RFC 3611 sections 4.4 and 4.5. aiortc's own sender has seen no packet, so its reports
+would say that nothing was sent, and it passes extended reports over.
 """
 
 from __future__ import annotations
 
 from analysis.codecs import Codec
-from analysis.errors import MalformedPacket
 from analysis.reception import Reception
-from analysis.rtcp import ReportBlock, SenderInfo, compound, parse_compound, serialize_receiver_report
+from analysis.rtcp import (
+    ExtendedReport,
+    ReportBlock,
+    SenderInfo,
+    compound,
+    ntp_from_unix_ns,
+    serialize_extended_report,
+    serialize_receiver_report,
+)
+from analysis.rtcp_statistics import RtcpLedger
 from analysis.rtp import RtpPacket
-from analysis.units import NS_PER_S
 from probe.agent.stream import AgentStream
 
 __all__ = ["Reports"]
 
 CNAME = "demo-agent"
-NTP_1970 = 2_208_988_800  # seconds from 1900 to 1970
 MAX_STREAMS = 31  # as many as fit a report
 
 
@@ -31,8 +38,10 @@ class Reports:
 
     def __init__(self, wall_shift_ns: int) -> None:
         self._wall_shift_ns = wall_shift_ns
+        self.reference_times = False
+        """Whether the caller takes reference times of ours, and answers them."""
         self._receptions: dict[int, Reception] = {}
-        self._sender_reports: dict[int, tuple[int, int]] = {}  # SSRC: middle bits of the NTP time, arrival
+        self._ledger = RtcpLedger(wall_shift_ns)
         self._packets_sent = 0
         self._octets_sent = 0
 
@@ -51,26 +60,24 @@ class Reports:
         reception.add(arrival_ns, packet)
 
     def received_rtcp(self, arrival_ns: int, data: bytes) -> None:
-        """A compound packet of the caller's arrived."""
-        try:
-            reports = parse_compound(data)
-        except MalformedPacket:
-            return
-        for report in reports:
-            if report.sender is not None and report.ssrc in self._receptions:
-                self._sender_reports[report.ssrc] = report.sender.ntp >> 16 & 0xFFFFFFFF, arrival_ns
+        """RTCP of the caller's arrived."""
+        self._ledger.received(arrival_ns, data)
+
+    def ntp(self, time_ns: int) -> int:
+        """A moment (monotonic ns) on the agent's own NTP clock."""
+        return ntp_from_unix_ns(time_ns + self._wall_shift_ns)
 
     def write(self, now_ns: int, stream: AgentStream, *, bye: bool = False) -> bytes:
-        """A sender report where something was sent, else a receiver report; with our name, and BYE at the end."""
+        """A sender report where something was sent, else a receiver report; our name; XR if due; BYE at the end."""
         blocks = [self._block(ssrc, reception, now_ns) for ssrc, reception in self._receptions.items()]
-        sender = None
+        ntp, sender = self.ntp(now_ns), None
         if self._packets_sent:
-            wall_ns = now_ns + self._wall_shift_ns
-            ntp = (wall_ns // NS_PER_S + NTP_1970 << 32) + ((wall_ns % NS_PER_S << 32) // NS_PER_S)
             sender = SenderInfo(ntp, stream.rtp_timestamp_at(now_ns), self._packets_sent, self._octets_sent)
-        return compound(serialize_receiver_report(stream.ssrc, blocks, sender), stream.ssrc, CNAME, bye=bye)
+        report = serialize_receiver_report(stream.ssrc, blocks, sender)
+        more = ExtendedReport(stream.ssrc, ntp if self.reference_times else None, self._ledger.delays(now_ns))
+        extended = serialize_extended_report(more) if self.reference_times or more.delays else b""
+        return compound(report, stream.ssrc, CNAME, extended=extended, bye=bye)
 
     def _block(self, ssrc: int, reception: Reception, now_ns: int) -> ReportBlock:
-        lsr, arrival_ns = self._sender_reports.get(ssrc, (0, 0))
-        dlsr = (now_ns - arrival_ns) * 65536 // NS_PER_S if lsr else 0
-        return reception.report_block(ssrc, lsr=lsr, dlsr=min(dlsr, 0xFFFFFFFF))
+        lsr, dlsr = self._ledger.last_report(ssrc, now_ns)
+        return reception.report_block(ssrc, lsr=lsr, dlsr=dlsr)

@@ -52,11 +52,14 @@ class Session(Protocol):
     events : asyncio.Queue of AgentEvent
     lost : asyncio.Future of SessionError
         Done when the agent is known to be gone, with why.
+    remote_sdp : str
+        The agent's description as it came: aiortc's own drops lines that it does not know (see `probe.sdp`).
     """
 
     pc: RTCPeerConnection
     events: asyncio.Queue[AgentEvent]
     lost: asyncio.Future[SessionError]
+    remote_sdp: str
 
     async def close(self) -> None:
         """Leave the call; never raises."""

@@ -23,6 +23,7 @@ from analysis.codecs import CODECS
 from analysis.errors import CallFailed, MediaLost, SessionError, UsageError
 from probe.agent.config import AgentConfig, agent_config_from_query, load_agent_config
 from probe.clock import SystemClock
+from probe.sdp import offered, with_extras
 from probe.targets.base import AgentEvent, CallRequest
 
 __all__ = ["DemoSession", "DemoTarget"]
@@ -52,6 +53,7 @@ class DemoSession:
         self.events: asyncio.Queue[AgentEvent] = asyncio.Queue()
         self.lost: asyncio.Future[SessionError] = asyncio.get_running_loop().create_future()
         self.closed = asyncio.Event()
+        self.remote_sdp = ""
         self._call = call
         self._target = target
 
@@ -161,6 +163,7 @@ class DemoTarget:
             transceiver.setCodecPreferences([c for c in capabilities if c.mimeType.lower() == mime])
             await pc.setLocalDescription(await pc.createOffer())
             answer = self._answers[request.call] = asyncio.get_running_loop().create_future()
+            offer = pc.localDescription.sdp
             await self.send(
                 {
                     "op": "open",
@@ -168,12 +171,12 @@ class DemoTarget:
                     "config": self.config.model_copy(update={"language": request.language}).model_dump(mode="json"),
                     "codec": request.codec,
                     "ptime_ms": request.ptime_ms,
-                    "offer": pc.localDescription.sdp,
+                    "offer": with_extras(offer, offered(offer)),
                 }
             )
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                sdp = await answer
-            await pc.setRemoteDescription(RTCSessionDescription(sdp, "answer"))
+                session.remote_sdp = await answer
+            await pc.setRemoteDescription(RTCSessionDescription(session.remote_sdp, "answer"))
         except MediaLost as exc:
             await pc.close()
             raise CallFailed(exc.message) from exc

@@ -16,8 +16,21 @@ import numpy as np
 import pytest
 from aiortc import MediaStreamTrack, RTCBundlePolicy, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 
+from analysis.capture_time import capture_time_of
 from analysis.codecs import CODECS, encode
-from analysis.rtcp import SenderInfo, compound, parse_compound, round_trip_ns, serialize_receiver_report
+from analysis.rtcp import (
+    ExtendedReport,
+    Goodbye,
+    SenderInfo,
+    SenderReport,
+    SourceDescription,
+    compound,
+    ntp_from_unix_ns,
+    parse_rtcp,
+    serialize_extended_report,
+    serialize_receiver_report,
+)
+from analysis.rtcp_statistics import RoundTrip, RtcpLedger
 from analysis.rtp import RtpPacket, parse_rtp, serialize_rtp
 from analysis.units import NS_PER_MS, NS_PER_S
 from probe.clock import SystemClock
@@ -75,7 +88,10 @@ class Caller:
         self.pc = RTCPeerConnection(RTCConfiguration(iceServers=[], bundlePolicy=RTCBundlePolicy.MAX_BUNDLE))
         self.received: list[tuple[int, RtpPacket]] = []
         self.reports: list[tuple[int, bytes]] = []
-        self.own_reports: dict[int, int] = {}
+        self.round_trips: list[RoundTrip] = []
+        self.ledger = RtcpLedger(on_round_trip=self.round_trips.append)
+        self.ledger.sends(SSRC)
+        self.more = ""  # lines that the offer has besides
         self.utterance_start_ns = self.utterance_end_ns = 0
         self._speech: Sequence[bytes] = ()
         self._silence = encode(OPUS, np.zeros(9_600, dtype=np.float32))[-1]
@@ -84,19 +100,19 @@ class Caller:
     def on_received(self, time_ns: int, data: bytes, rtcp: bool) -> None:
         if rtcp:
             self.reports.append((time_ns, data))
+            self.ledger.received(time_ns, data)
         else:
             self.received.append((time_ns, parse_rtp(data)))
 
     def on_sent(self, time_ns: int, data: bytes, rtcp: bool) -> None:
-        for report in parse_compound(data) if rtcp else ():
-            if report.sender is not None:
-                self.own_reports[report.sender.ntp >> 16 & 0xFFFFFFFF] = time_ns
+        if rtcp:
+            self.ledger.sent(time_ns, data)
 
     async def call(self, agent: AgentProcess, config: dict[str, Any], call: int = 0) -> None:
         self.pc.addTrack(_IdleTrack())
         await self.pc.setLocalDescription(await self.pc.createOffer())
-        agent.tell(op="open", call=call, config=config, offer=self.pc.localDescription.sdp)
-        answer = (await agent.wait_for("answer"))[-1]["answer"]
+        agent.tell(op="open", call=call, config=config, offer=self.pc.localDescription.sdp + self.more)
+        answer = self.answer = (await agent.wait_for("answer"))[-1]["answer"]
         await self.pc.setRemoteDescription(RTCSessionDescription(answer, "answer"))
         self._tap = MediaTap(self.pc, CLOCK, self)
 
@@ -129,7 +145,10 @@ class Caller:
             if frame % 50 == 10:
                 now_ns = CLOCK.monotonic_ns()
                 sender = SenderInfo((now_ns << 32) // NS_PER_S & (1 << 64) - 1, frame * 960, frame, frame)
-                self._tap.send(compound(serialize_receiver_report(SSRC, [], sender), SSRC, "caller"))
+                more = ExtendedReport(SSRC, ntp_from_unix_ns(now_ns), self.ledger.delays(now_ns))
+                extended = serialize_extended_report(more) if self.more else b""
+                report = serialize_receiver_report(SSRC, [], sender)
+                self._tap.send(compound(report, SSRC, "caller", extended=extended))
             frame += 1
 
 
@@ -207,21 +226,15 @@ def test_a_call_from_greeting_to_goodbye() -> None:
             # +312 samples of look-ahead, and a soft beginning
             assert 50 <= reply["leading_silence_ms"] <= 70
 
-            reports = [r for _, data in caller.reports for r in parse_compound(data)]
+            packets = [p for _, data in caller.reports for p in parse_rtcp(data)]
+            reports = [p for p in packets if isinstance(p, SenderReport)]
             assert {r.ssrc for r in reports} == {greeting["ssrc"]}
-            assert reports[-1].sender is not None
             assert reports[-1].sender.packet_count > 60
-            trips = [
-                trip
-                for time_ns, data in caller.reports
-                for r in parse_compound(data)
-                for b in r.blocks
-                if b.ssrc == SSRC
-                and b.lsr in caller.own_reports
-                and (trip := round_trip_ns(b, time_ns, caller.own_reports[b.lsr])) is not None
-            ]
-            assert trips
-            assert min(trips) < 5 * NS_PER_MS
+            assert {p.chunks[0].cname for p in packets if isinstance(p, SourceDescription)} == {"demo-agent"}
+            assert min(t.rtt_ns for t in caller.round_trips) < 5 * NS_PER_MS
+            # nothing was offered that it could not do without
+            assert not [p for p in packets if isinstance(p, ExtendedReport)]
+            assert {p.extension_profile for _, p in caller.received} == {None}
 
             agent.tell(op="close", call=0)
             assert (await agent.wait_for("closed"))[0]["call"] == 0
@@ -230,6 +243,53 @@ def test_a_call_from_greeting_to_goodbye() -> None:
             agent.process.stdin.close()
             async with asyncio.timeout(5):
                 assert await agent.process.wait() == 0
+
+    _run(main)
+
+
+URI = "http://www.webrtc.org/experiments/rtp-hdrext/abs-capture-time"
+
+
+@pytest.mark.parametrize("capture_time", [True, False])
+def test_reference_and_capture_times_where_they_are_offered(capture_time: bool) -> None:
+    config = {"think_ms": [100, 100], "capture_time": capture_time, "impairment": {"ssrc_change_at": [20]}}
+
+    async def main() -> None:
+        async with _agent() as agent:
+            caller = Caller()
+            caller.more = f"a=rtcp-xr:rcvr-rtt=all\r\na=extmap:9 {URI}\r\n"
+            await caller.call(agent, config)
+            assert "a=rtcp-xr:rcvr-rtt=all\r\n" in caller.answer
+            assert (f"a=extmap:9 {URI}\r\n" in caller.answer) is capture_time
+            await caller.connected()
+            sending = asyncio.create_task(caller.send())
+            await agent.wait_for("truth")
+            async with asyncio.timeout(10):
+                while sum(t.source == "dlrr" for t in caller.round_trips) < 2:
+                    await asyncio.sleep(0.05)
+            agent.tell(op="close", call=0)
+            await agent.wait_for("closed")
+            sending.cancel()
+            await caller.pc.close()
+
+        answered = [t.rtt_ns for t in caller.round_trips if t.source == "dlrr"]
+        assert 0 < min(answered) < 5 * NS_PER_MS
+        packets = [p for _, data in caller.reports for p in parse_rtcp(data)]
+        extended = [p for p in packets if isinstance(p, ExtendedReport)]
+        assert all(p.reference_ntp is not None for p in extended)
+        assert isinstance(packets[-1], Goodbye)
+        stamped = [(p, capture_time_of(p, 9)) for _, p in caller.received]
+        if not capture_time:
+            assert {captured for _, captured in stamped} == {None}
+            return
+        for packet, captured in stamped:
+            assert captured is not None
+            # on the clock of its sender reports: a report's two times name the same moment of the same media clock
+            near = [p for p in packets if isinstance(p, SenderReport) and p.ssrc == packet.ssrc]
+            for report in near:
+                apart_s = (report.sender.ntp - captured.ntp) / (1 << 32)
+                ticks = (report.sender.rtp_timestamp - packet.timestamp + (1 << 31)) % (1 << 32) - (1 << 31)
+                assert apart_s == pytest.approx(ticks / 48_000, abs=1 / 48_000)
 
     _run(main)
 
