@@ -113,7 +113,7 @@ def parse_capture_time(element: bytes) -> CaptureTime:
         return CaptureTime(*struct.unpack("!Q", element))
     if len(element) == 16:
         ntp, offset = struct.unpack("!Qq", element)
-        return CaptureTime(ntp, offset * NS_PER_S >> 32)
+        return CaptureTime(ntp, offset * NS_PER_S + (1 << 31) >> 32)
     raise MalformedPacket(f"abs-capture-time of {len(element)} bytes, expected 8 or 16")
 
 
@@ -121,7 +121,7 @@ def serialize_capture_time(captured: CaptureTime) -> bytes:
     """An abs-capture-time element: 8 bytes, 16 with an offset."""
     if captured.offset_ns is None:
         return struct.pack("!Q", captured.ntp)
-    return struct.pack("!Qq", captured.ntp, (captured.offset_ns << 32) // NS_PER_S)
+    return struct.pack("!Qq", captured.ntp, ((captured.offset_ns << 32) + NS_PER_S // 2) // NS_PER_S)
 
 
 def capture_time_of(packet: RtpPacket, number: int | None) -> CaptureTime | None:

@@ -83,8 +83,8 @@ class Reception:
             self._newest = sequence, packet.timestamp
 
     def _began_again(self, steps: int, packet: RtpPacket) -> bool:
-        """Whether a packet from before the newest one has a timestamp that no packet from before it can have."""
-        if steps >= 0 or self._newest is None or self._highest + steps >= self._newest[0]:
+        """Whether a packet that is numbered no higher than the newest has a timestamp that none of those can have."""
+        if steps > 0 or self._newest is None or self._highest + steps > self._newest[0]:
             return False
         ticks = signed_difference(packet.timestamp, self._newest[1], 32)
         return ticks > 0 or ticks < -LATEST_S * self.clock_rate_hz

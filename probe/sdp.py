@@ -1,8 +1,9 @@
 """What aiortc's descriptions cannot say, put into an offer or answer as text, and read from the other side's text.
 
 Sources: RFC 3611 section 5.1 (`a=rtcp-xr:rcvr-rtt=all`); RFC 4585 section 4.2 with libwebrtc's feedback type `rrtr`
-(what Chromium turns its receiver reference times on by); RFC 8285 section 5 (`a=extmap`). aiortc drops such lines both
-ways, so a target passes its offer through `with_extras` and keeps the answer's text for `read_extras`.
+(what Chromium turns its receiver reference times on by); RFC 8285 section 5 (`a=extmap`). aiortc puts none of them into
+its own descriptions, and drops `rtcp-xr` from the other side's: so a target passes its offer through `with_extras` and
+keeps the answer's text for `read_extras`.
 """
 
 from __future__ import annotations

@@ -7,10 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from analysis.bundle import Event
 from analysis.codecs import CODECS
-from analysis.network import RoundTrip, arrivals, round_trips
+from analysis.network import RoundTrip, arrivals, round_trips, stun_round_trips
 from analysis.reception import Reception
-from analysis.rtcp import ReportBlock, SenderInfo, compound, serialize_receiver_report
+from analysis.rtcp import (
+    DelaySinceReference,
+    ExtendedReport,
+    ReportBlock,
+    SenderInfo,
+    compound,
+    serialize_extended_report,
+    serialize_receiver_report,
+)
 from analysis.rtp import RtpPacket
 from analysis.streams import Stream, Timed, build_streams
 
@@ -157,3 +166,17 @@ class TestRoundTrips:
     def test_our_receiver_reports_are_none(self) -> None:
         own = compound(serialize_receiver_report(OURS, []), OURS, "probe")
         assert round_trips([(2, their_report(0, 0.0))], [(1, own), (1, own[:5])], OURS) == []
+
+    def test_by_an_answer_to_our_reference_time(self) -> None:
+        ours = serialize_extended_report(ExtendedReport(OURS, 0xAAAA_3333_4444_BBBB))
+        theirs = serialize_extended_report(
+            ExtendedReport(THEIRS, None, (DelaySinceReference(OURS, 0x3333_4444, 32768),))
+        )
+        assert round_trips([(1_600_000_000, theirs)], [(1_000_000_000, ours)], OURS) == [
+            RoundTrip(1_600_000_000, 100_000_000, "dlrr")
+        ]
+
+
+def test_round_trips_of_ice_are_events() -> None:
+    events = [Event(5, "call_started"), Event(7, "stun_round_trip", {"rtt_ns": 300_000})]
+    assert stun_round_trips(events) == [RoundTrip(7, 300_000, "stun")]

@@ -71,6 +71,7 @@ class TestCounts:
     def test_bytes_are_those_of_payloads_alone(self) -> None:
         reception = receive(0, 1, 2, 2)
         assert reception.bytes_received == 3 * len(b"voice")
+        assert reception.header_bytes_received == 3 * (12 + 4)
         assert reception.last_arrival_ns == FRAME_NS * 100_002
 
     def test_a_stream_of_an_hour(self) -> None:
@@ -99,6 +100,54 @@ class TestCounts:
         for at, i in enumerate([*arrived, *again]):
             reception.add(at, packet(first + i))
         assert counts(reception) == (100, len(arrived), len(lost), len(again))
+
+
+class TestBeginningAgain:
+    """The same SSRC from a lower number on, with timestamps that go on: a sender that was restarted."""
+
+    @staticmethod
+    def restarted(first: int, again: int, count: int = 200) -> Reception:
+        reception = Reception(48_000)
+        for k in range(2 * count):
+            sequence = first + k if k < count else again + k - count
+            reception.add(FRAME_NS * k, packet(sequence, FRAME * k))
+        return reception
+
+    @pytest.mark.parametrize("back", [1, 50, 150, 201, 1000, MAX_DROPOUT - 1, MAX_DROPOUT, 20_000])
+    def test_nothing_is_lost_and_nothing_is_a_duplicate(self, back: int) -> None:
+        reception = self.restarted(30_000, 30_200 - back)
+        assert counts(reception) == (400, 400, 0, 0)
+        assert reception.jitter_ticks == 0.0
+
+    def test_across_the_wrap(self) -> None:
+        assert counts(self.restarted(0x10000 + 100, 0xFF00)) == (400, 400, 0, 0)
+
+    def test_losses_of_both_runs_are_counted(self) -> None:
+        reception = Reception(48_000)
+        for k, sequence in enumerate([500, 501, 505, 100, 101, 103]):
+            reception.add(FRAME_NS * k, packet(sequence, FRAME * k))
+        assert counts(reception) == (10, 6, 4, 0)
+
+    @pytest.mark.parametrize("late", [1, 99, 101, 2500])
+    def test_a_late_packet_is_no_new_beginning(self, late: int) -> None:
+        # its timestamp goes back with its number; 2500 packets are 50 s
+        reception = Reception(48_000)
+        for sequence in range(3000):
+            if sequence != 3000 - late - 1:
+                reception.add(FRAME_NS * sequence, packet(sequence))
+        assert reception.packets_lost == (0 if late == 0 else 1)
+        reception.add(FRAME_NS * 3000, packet(3000 - late - 1))
+        assert counts(reception) == (3000, 3000, 0, 0)
+
+    def test_a_telephone_event_before_a_late_packet_is_none_either(self) -> None:
+        reception = Reception(8_000)
+        voice = [(0, 0), (1, 160), (3, 480), (5, 800)]
+        for sequence, timestamp in voice:
+            reception.add(FRAME_NS * sequence, packet(sequence, timestamp))
+        reception.add(FRAME_NS * 6, packet(6, 320), sound=False)  # began at 320, and keeps that timestamp
+        reception.add(FRAME_NS * 6, packet(4, 640))
+        reception.add(FRAME_NS * 6, packet(2, 320), sound=False)
+        assert counts(reception) == (7, 7, 0, 0)
 
 
 class TestJitter:

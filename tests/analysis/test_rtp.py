@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.errors import MalformedPacket
-from analysis.rtp import RtpPacket, is_rtcp, is_rtp_or_rtcp, parse_rtp, serialize_rtp, signed_difference, unwrap
+from analysis.rtp import (
+    RtpPacket,
+    header_bytes,
+    is_rtcp,
+    is_rtp_or_rtcp,
+    parse_rtp,
+    serialize_rtp,
+    signed_difference,
+    unwrap,
+)
 
 # version 2, marker, payload type 111, sequence 0x1234, timestamp 0x89ABCDEF, SSRC 0xCAFEBABE, payload "voice"
 PLAIN = bytes.fromhex("80ef123489abcdefcafebabe") + b"voice"
@@ -187,3 +196,19 @@ def test_a_counter_may_be_followed_below_zero() -> None:
     assert unwrap(0xFFFF, 0, 16) == -1
     assert unwrap(0xFFFE, -1, 16) == -2
     assert unwrap(0, -1, 16) == 0
+
+
+@pytest.mark.parametrize(
+    ("packet", "size"),
+    [
+        (RtpPacket(0, 1, 2, 3, b"sound"), 12),
+        (RtpPacket(0, 1, 2, 3, b"", padding=8), 20),
+        (RtpPacket(0, 1, 2, 3, b"sound", csrcs=(1, 2)), 20),
+        (RtpPacket(0, 1, 2, 3, b"sound", extension_profile=0xBEDE, extension=bytes(8)), 24),
+        (RtpPacket(0, 1, 2, 3, b"sound", extension_profile=0xBEDE), 16),
+        (RtpPacket(0, 1, 2, 3, b"sound", csrcs=(1,), extension_profile=0x1000, extension=bytes(4), padding=1), 25),
+    ],
+)
+def test_bytes_that_are_not_payload(packet: RtpPacket, size: int) -> None:
+    data = serialize_rtp(packet)
+    assert packet.header_bytes == header_bytes(data) == len(data) - len(packet.payload) == size
