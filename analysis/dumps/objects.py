@@ -99,7 +99,14 @@ def _cleaned(id_: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     if time_ms is not None:
         clean["timestamp"] = time_ms
     for name, value in fields.items():
-        if name in _LEFT_OUT or len(name) > MAX_TEXT_CHARS or len(clean) >= MAX_FIELDS or _SECRET.search(name):
+        # in brackets stands what chrome://webrtc-internals worked out of two calls
+        if (
+            name in _LEFT_OUT
+            or name.startswith("[")
+            or len(name) > MAX_TEXT_CHARS
+            or len(clean) >= MAX_FIELDS
+            or _SECRET.search(name)
+        ):
             continue
         name = _OLD_NAMES.get(name, name)
         if name not in clean and (kept := _value(name, value)) is not None:

@@ -16,6 +16,7 @@ __all__ = ["MAX_BYTES", "TooLarge", "read_text"]
 MAX_BYTES = 1 << 28  # of the text: an hour of a large call is some 100 MB, and the text lies in memory as a whole
 CHUNK_BYTES = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
+_NOTHING = b" \t\r\n\0" + codecs.BOM_UTF8  # what a file may hold and still be empty
 NEXT_STEP = "give a dump of chrome://webrtc-internals, of rtcstats, or getStats() objects as JSON"
 
 
@@ -41,7 +42,7 @@ def read_text(path: Path, warnings: list[str]) -> str:
         if path.is_dir():
             raise UsageError(f"{path}: is a folder, not a dump", next_step="give the file in it")
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data: bytes | bytearray = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "not a path"
         raise UsageError(f"{path}: cannot be read ({reason})", next_step=NEXT_STEP) from None
@@ -49,7 +50,7 @@ def read_text(path: Path, warnings: list[str]) -> str:
         data = _gunzip(data, path, warnings)
     if len(data) > MAX_BYTES:
         raise _too_large(path)
-    if not data.strip():
+    if not data[:CHUNK_BYTES].strip(_NOTHING) and not data.strip(_NOTHING):
         raise UsageError(f"{path}: is empty", next_step=NEXT_STEP)
     return _decode(data)
 
@@ -58,20 +59,18 @@ def _too_large(path: Path) -> TooLarge:
     return TooLarge(f"{path}: holds more than {MAX_BYTES >> 20} MiB", next_step="give a dump of a shorter call")
 
 
-def _gunzip(data: bytes, path: Path, warnings: list[str]) -> bytes:
+def _gunzip(data: bytes | bytearray, path: Path, warnings: list[str]) -> bytearray:
     """All members of a gzip file, as far as they can be had."""
-    parts: list[bytes] = []
-    size = 0
-    rest = data
+    found = bytearray()
+    rest: bytes = bytes(data)
     while rest.startswith(GZIP_MAGIC):
         member = zlib.decompressobj(wbits=31)
         try:
             while not member.eof:
                 part = member.decompress(rest, CHUNK_BYTES)
                 rest = member.unconsumed_tail
-                size += len(part)
-                parts.append(part)
-                if size > MAX_BYTES:
+                found += part
+                if len(found) > MAX_BYTES:
                     raise _too_large(path)
                 if not part and not rest:
                     break
@@ -82,10 +81,10 @@ def _gunzip(data: bytes, path: Path, warnings: list[str]) -> bytes:
             warnings.append("the gzip data end too early; what is there was read")
             break
         rest = member.unused_data
-    return b"".join(parts)
+    return found
 
 
-def _decode(data: bytes) -> str:
+def _decode(data: bytes | bytearray) -> str:
     for mark, encoding in ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
         if data.startswith(mark):
             return data.decode(encoding, "replace")

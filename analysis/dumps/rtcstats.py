@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.dumps.objects import FIXED_FIELDS, w3c_objects
-from analysis.dumps.records import Dump, PeerConnection, Snapshot, label, poll_time_ms, snapshot, wall_ms
+from analysis.dumps.records import Dump, PeerConnection, Snapshot, is_remote, label, poll_time_ms, snapshot, wall_ms
 from analysis.dumps.scanning import Damaged, Scanner, decode
 
 __all__ = ["FORMAT", "HEADER", "is_event", "read_rtcstats_lines", "read_rtcstats_object"]
@@ -254,9 +254,11 @@ def _undone(
         return {id_: dict(report) for id_, report in changed.items() if report is not None}  # whole: no differences
     whole: _Reports = {}
     for id_, before in base.items():
-        if id_ in changed or not state.vanishing:
-            whole[id_] = dict(before)
-        if id_ not in changed and state.differences and time_ms is not None and id_ in whole:
+        if id_ not in changed and state.vanishing:
+            continue
+        whole[id_] = dict(before)
+        # nothing is told of an object that did not change but for the common time; RTCP's have a time of their own
+        if id_ not in changed and state.differences and time_ms is not None and not is_remote(before.get("type")):
             whole[id_]["timestamp"] = time_ms
     for id_, report in changed.items():
         if report is None:
