@@ -7,12 +7,18 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from analysis.bundle import read_call
+from analysis.capture_time import ABS_CAPTURE_TIME_URI
+from analysis.codecs import CODECS
+from analysis.rtcp import ExtendedReport, parse_rtcp
+from analysis.rtcp_statistics import rtcp_statistics
 from probe.utterances import load_utterance, shipped
 from tests.probe.conftest import QUICK, Run, Start, outcomes
 
@@ -45,7 +51,7 @@ expect_reply = false
 @pytest.fixture(scope="module")
 def calls(start: Start) -> dict[str, Run]:
     """All of this module's calls, made at once."""
-    quick = {codec: f'codec = "{codec}"\n{QUICK}' for codec in ("pcmu", "pcma", "g722")}
+    quick = {codec: f'codec = "{codec}"\nstats_interval = 1.0\n{QUICK}' for codec in ("pcmu", "pcma", "g722")}
     return {
         "opus": start("run", "demo:", scenario=QUICK),
         **{codec: start("run", "demo:", scenario=text) for codec, text in quick.items()},
@@ -143,18 +149,107 @@ def test_the_bundle_is_private_and_holds_what_the_design_says(calls: dict[str, R
     assert (said.start_sample, said.end_sample) == (shipped("en/1").start_sample, shipped("en/1").end_sample)
 
 
-def test_statistics_are_snapshots_of_what_packets_determine(calls: dict[str, Run]) -> None:
-    run = calls["opus"]
+def snapshots(run: Run) -> list[tuple[int, dict[str, dict[str, Any]]]]:
+    """When each was taken (ns), and its objects by type."""
     run.result()
-    last: dict[str, dict[str, Any]] = {}
-    for line in (run.out / "stats.jsonl").read_text().splitlines():
-        last |= {entry["type"]: entry for entry in json.loads(line)["stats"]}
-    assert last["inbound-rtp"]["packetsReceived"] > 100
-    assert last["inbound-rtp"]["packetsLost"] == 0
-    assert 0 <= last["inbound-rtp"]["jitter"] < 0.02
-    assert last["outbound-rtp"]["packetsSent"] > 300
+    lines = [json.loads(line) for line in (run.out / "stats.jsonl").read_text().splitlines()]
+    return [(line["t_ns"], {entry["type"]: entry for entry in line["stats"]}) for line in lines]
+
+
+def test_statistics_are_snapshots_of_what_packets_determine(calls: dict[str, Run]) -> None:
+    taken = snapshots(calls["opus"])
+    last = taken[-1][1]
+    record = read_call(calls["opus"].out)
+    inbound, outbound = last["inbound-rtp"], last["outbound-rtp"]
+    # the agent says all that it has to say before it hangs up
+    assert inbound["packetsReceived"] == len(record.received) > 100
+    assert inbound["bytesReceived"] == sum(len(t.packet.payload) for t in record.received)
+    assert inbound["headerBytesReceived"] == sum(t.packet.header_bytes for t in record.received)
+    assert inbound["packetsLost"] == 0
+    assert 0 <= inbound["jitter"] < 0.02
+    sent = [t for t in record.sent if t.time_ns <= taken[-1][0]]
+    assert outbound["packetsSent"] == len(sent) > 300
+    assert outbound["bytesSent"] == sum(len(t.packet.payload) for t in sent)
     # loopback: well under 50 ms even on a busy machine, and never 0
-    assert 0 < last["remote-inbound-rtp"]["roundTripTime"] < 0.05
+    for type_ in ("remote-inbound-rtp", "remote-outbound-rtp"):
+        assert 0 < last[type_]["roundTripTime"] < 0.05
+        assert last[type_]["roundTripTimeMeasurements"] >= 5
+        assert last[type_]["totalRoundTripTime"] >= last[type_]["roundTripTime"]
+    assert 0 < last["candidate-pair"]["currentRoundTripTime"] < 0.05
+    assert last["transport"]["dtlsState"] == "connected"
+    assert last["transport"]["probeSrtpPacketsDiscarded"] == 0
+    assert record.first("srtp_discarded") is None
+    assert record.first("stun_round_trip") is not None
+    # the agent's clock is this machine's: each packet was due on its media clock just before it arrived
+    assert 0 <= inbound["lastPacketReceivedTimestamp"] - inbound["captureTimestamp"] < 50
+
+
+def test_every_reference_of_a_snapshot_is_in_it(calls: dict[str, Run]) -> None:
+    for _, objects in snapshots(calls["pcmu"]):
+        ids = {entry["id"] for entry in objects.values()}
+        for entry in objects.values():
+            for name in ("codecId", "transportId", "remoteId", "localId", "localCandidateId", "remoteCandidateId"):
+                assert entry.get(name, entry["id"]) in ids, (name, entry)
+    assert objects["codec"]["mimeType"] == "audio/PCMU"
+    assert objects["codec"]["clockRate"] == 8000
+
+
+@pytest.mark.parametrize(("name", "interval_s"), [("opus", 0.2), ("pcmu", 1.0)])
+def test_snapshots_come_at_the_interval_that_was_asked_for(calls: dict[str, Run], name: str, interval_s: float) -> None:
+    times = [time_ns / 1e9 for time_ns, _ in snapshots(calls[name])][:-1]  # the last is that of the end
+    # a busy machine misses some, and does not make up for them
+    asked = round((times[-1] - times[0]) / interval_s)
+    assert 0.6 * asked < len(times) - 1 <= asked + 1
+    assert statistics.median(b - a for a, b in pairwise(times)) == pytest.approx(interval_s, abs=0.02)
+
+
+def test_a_recording_says_the_same_of_its_reports_as_was_said_during_the_call(calls: dict[str, Run]) -> None:
+    record = read_call(calls["opus"].out)
+    media, clock = record.first("media_negotiated"), record.manifest["clock"]
+    assert media is not None
+    last_ns, last = snapshots(calls["opus"])[-1]
+    extensions = {uri: int(number) for number, uri in media.fields["header_extensions"].items()}
+    found = rtcp_statistics(
+        rtcp_received=[(t, data) for t, data in record.rtcp_received if t <= last_ns],
+        rtcp_sent=record.rtcp_sent,
+        received=record.received,
+        sent=record.sent,
+        payload_types={int(number): CODECS[codec] for number, codec in media.fields["payload_types"].items()},
+        wall_shift_ns=clock["wall_ns"] - clock["monotonic_ns"],
+        capture_time_id=extensions[ABS_CAPTURE_TIME_URI],
+    )
+    ours, theirs = last["outbound-rtp"]["ssrc"], last["inbound-rtp"]["ssrc"]
+    for key, ssrc in (("remote_inbound_rtp", ours), ("remote_outbound_rtp", theirs)):
+        live = last[key.replace("_", "-")]
+        assert found[key][ssrc] == {name: live[name] for name in live if name not in ("codecId", "transportId")}
+    assert found["capture_time"][theirs]["captureTimestamp"] == last["inbound-rtp"]["captureTimestamp"]
+    # its reports are of one clock, exact to the tick: 21 µs over some ten seconds
+    slope = found["sender_clock"][theirs]["slope_ppm"]
+    assert slope["low"] <= 0 <= slope["high"]
+    assert slope["high"] - slope["low"] < 10
+
+
+def test_tshark_reads_every_packet_and_the_extended_reports(
+    calls: dict[str, Run], need: Callable[[str, str], str]
+) -> None:
+    calls["opus"].result()
+    command = [need("tshark", "tshark"), "-r", str(calls["opus"].out / "packets.pcap")]
+    command += ["--enable-heuristic", "rtp_udp", "--enable-heuristic", "rtcp_udp"]
+
+    def lines(*more: str) -> list[str]:
+        return subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert lines("-Y", "_ws.malformed || rtcp.length_check == 0") == []
+    record = read_call(calls["opus"].out)
+    assert len(lines("-Y", "rtcp")) == len(record.rtcp_received) + len(record.rtcp_sent)
+    for direction, packets in (("0", record.rtcp_received), ("4", record.rtcp_sent)):
+        extended = [p for _, data in packets for p in parse_rtcp(data) if isinstance(p, ExtendedReport)]
+        blocks = lines("-Y", f"rtcp.pt == 207 && sll.pkttype == {direction}", "-T", "fields", "-e", "rtcp.xr.bt")
+        # reference times (4) both ways, and from the second on answers (5) to them
+        assert blocks == [",".join(["4"] + ["5"] * bool(p.delays)) for p in extended]
+        assert sum(block == "4,5" for block in blocks) >= 5
+        answers = lines("-Y", f"rtcp.xr.lrr && sll.pkttype == {direction}", "-T", "fields", "-e", "rtcp.xr.lrr")
+        assert [int(lrr) for lrr in answers] == [d.lrr for p in extended for d in p.delays]
 
 
 def test_the_report_is_one_file_with_every_figure(calls: dict[str, Run]) -> None:
