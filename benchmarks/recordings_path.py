@@ -16,7 +16,7 @@ import soxr
 from numpy.typing import NDArray
 from scipy.signal import oaconvolve
 
-from analysis.codecs import CODECS, Decoder, encode
+from analysis.codecs import CODECS, Decoder, Encoder
 
 __all__ = [
     "ROOMS_ARE_THERE",
@@ -34,6 +34,7 @@ __all__ = [
 ROOMS_ARE_THERE = importlib.util.find_spec("pyroomacoustics") is not None
 LAG_MS = (2.5, 15.0)  # NetEQ's range of pitch lags
 CODEC_PTIME_MS = {"opus": 20, "pcmu": 60, "pcma": 60, "g722": 60}
+SILENT_AFTER_MS, SILENT_BEFORE_MS = 500, 100  # around sound, in which silence is sent too
 ROOM_SIZES_M = ((4.0, 3.0, 2.5), (5.0, 4.0, 2.8), (6.5, 5.0, 3.0))
 ROOM_RT60_S = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 
@@ -111,18 +112,34 @@ def fractional_delay(sound: Sound, samples: float) -> Sound:
 
 
 def coded(sound: Sound, rate_hz: int, name: str, bit_rate: int) -> Sound:
-    """The sound after a codec, at `rate_hz`, as long as it was; the codec's look-ahead is in it as a delay."""
+    """The sound after a codec, at `rate_hz`, as long as it was; the codec's look-ahead is in it as a delay.
+
+    Digital silence that goes on for more than half a second is not sent: it costs most of a call's time to encode, and
+    nothing of what came before is left in the codec's state by then.
+    """
     codec = CODECS[name]
     pcm = sound if rate_hz == codec.rate_hz else soxr.resample(sound, rate_hz, codec.rate_hz)
-    decoder = Decoder(codec)
-    packets = encode(codec, pcm, ptime_ms=CODEC_PTIME_MS[name], bit_rate=bit_rate)
-    parts = [part for part in (decoder.decode(packet) for packet in packets) if part is not None]
-    out = np.concatenate(parts)
+    encoder, decoder = Encoder(codec, ptime_ms=CODEC_PTIME_MS[name], bit_rate=bit_rate), Decoder(codec)
+    size = encoder.frame_samples
+    frames = np.pad(pcm, (0, -len(pcm) % size)).astype(np.float32, copy=False).reshape(-1, size)
+    out = np.zeros_like(frames)
+    for i in np.flatnonzero(_sent(frames.any(axis=1), CODEC_PTIME_MS[name])).tolist():
+        decoded = decoder.decode(encoder.encode(frames[i]))
+        if decoded is not None:
+            out[i] = decoded
+    back = out.reshape(-1)
     if rate_hz != codec.rate_hz:
-        out = soxr.resample(out, codec.rate_hz, rate_hz)
-    if len(out) < len(sound):
-        out = np.pad(out, (0, len(sound) - len(out)))
-    return np.ascontiguousarray(out[: len(sound)], dtype=np.float32)
+        back = soxr.resample(back, codec.rate_hz, rate_hz)
+    if len(back) < len(sound):
+        back = np.pad(back, (0, len(sound) - len(back)))
+    return np.ascontiguousarray(back[: len(sound)], dtype=np.float32)
+
+
+def _sent(active: NDArray[np.bool_], ptime_ms: int) -> NDArray[np.bool_]:
+    """Frames that are active, or within 0.5 s after or 0.1 s before one that is."""
+    after, before = SILENT_AFTER_MS // ptime_ms, -(-SILENT_BEFORE_MS // ptime_ms)
+    reach = np.convolve(active, np.ones(after + before + 1))[before : before + len(active)]
+    return np.asarray(reach > 0.5)
 
 
 def drifted(sound: Sound, ppm: float) -> Sound:
