@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ __all__ = [
     "Audible",
     "LevelTrack",
     "Run",
+    "Samples",
     "audible_runs",
     "first_audible",
     "last_audible",
@@ -39,6 +40,8 @@ FRAME_MS = 20  # frames of the noise floor
 SPAN_MS = 2000  # how far back the noise floor looks
 SPAN_MIN_MS = 200  # less than this says nothing about the floor
 FLOOR_PERCENT = 10
+FLOOR_FRAMES = 10  # the most that may have to be sorted for it
+BLOCK = 2**18  # samples that are squared and summed at once
 MARGIN_DB = 10.0  # threshold above the floor
 MIN_THRESHOLD_DBOV = -60.0
 SHIFT_SEARCH_MS = 500  # how far the boundary is followed when the threshold is moved
@@ -64,13 +67,28 @@ class Run:
     floor_dbov: float | None
 
 
+class Samples(Protocol):
+    """What a level track needs of a signal: an array, or something that reads samples when it is asked for them."""
+
+    @property
+    def ndim(self) -> int: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> NDArray[np.floating]: ...
+
+
 class LevelTrack:
     """A signal with what the rule needs of it, computed once.
 
     Parameters
     ----------
     x : ndarray, shape (n,), float
-        Mono signal, full scale 1.0. Not changed.
+        Mono signal, full scale 1.0. Not changed. Or what gives such arrays by slices (`Samples`): of a long signal 16
+        bytes a millisecond are kept, and no samples.
     rate_hz : int
         Sampling rate.
     present : ndarray of bool, shape (n,), optional
@@ -87,7 +105,7 @@ class LevelTrack:
 
     def __init__(
         self,
-        x: NDArray[np.floating],
+        x: Samples,
         rate_hz: int,
         *,
         present: NDArray[np.bool_] | None = None,
@@ -99,28 +117,63 @@ class LevelTrack:
         if rate_hz < 8000:
             raise ValueError(f"rate_hz must be at least 8000, got {rate_hz}")
         self.rate_hz = rate_hz
-        self.x = x if present is None else np.where(present, x, 0.0)
         self.n = len(x)
+        self._x = x
+        self._present = present
         self._exists = -silent_before, self.n + silent_after
         self._window = self._at(WINDOW_MS)
         self._frame = self._at(FRAME_MS)
         # a signal that ends is followed by silence: windows may reach past its end
         self.hops = 1 + (self.n - 1) * 1000 // rate_hz if self.n else 0
-        reach = self._at(self.hops + RUN_HOPS + WINDOW_MS) + self._frame
-        energy = np.zeros(reach + 1)
-        np.cumsum(np.square(self.x, dtype=np.float64), out=energy[1 : self.n + 1])
-        energy[self.n + 1 :] = energy[self.n]
-        self._energy = energy
-        self._absent = None
-        if present is not None and not present.all():
-            self._absent = np.concatenate(([0], np.cumsum(~present)))
-        position = self._at(np.arange(self.hops + RUN_HOPS))
-        mean = (energy[position + self._window] - energy[position]) / self._window
-        self.mean_square = np.maximum(mean, 0.0)  # per hop; rounding may leave −1e−18
-        self._after: dict[int, NDArray[np.float64]] = {}
+        self._measure()
+
+    def _measure(self) -> None:
+        """The mean square of the window at each hop and of the frame at each, in blocks: a signal may last hours."""
+        first, count = -FRAME_MS, FRAME_MS + self.hops + RUN_HOPS
+        windows, frames = np.zeros(count), np.zeros(count)
+        exists = np.ones(count, dtype=np.bool_)
+        at, done = -self._frame, 0
+        held = np.zeros(self._frame)  # squares from sample `at` on
+        absent = np.zeros(self._frame, dtype=np.bool_)
+        for begin in range(0, self.n + 1, BLOCK):
+            last = begin + BLOCK > self.n
+            square = np.square(self.samples(begin, min(begin + BLOCK, self.n)), dtype=np.float64)
+            held = np.concatenate([held, square, np.zeros(self._at(RUN_HOPS + 1) + self._frame if last else 0)])
+            energy = np.concatenate(([0.0], np.cumsum(held)))
+            whole = count if last else min(count, (at + len(held) - self._frame) * 1000 // self.rate_hz - first)
+            position = self._at(np.arange(first + done, first + whole)) - at
+            windows[done:whole] = energy[position + self._window] - energy[position]
+            frames[done:whole] = energy[position + self._frame] - energy[position]
+            if self._present is not None:
+                absent = np.concatenate([absent, ~self._present[begin : begin + BLOCK], np.zeros(len(held), np.bool_)])
+                number = np.concatenate(([0], np.cumsum(absent[: len(held)])))
+                exists[done:whole] = number[position + self._frame] == number[position]
+            kept = self._at(first + whole) - at
+            held, absent, at, done = held[kept:], absent[kept : len(held)], at + kept, whole
+        # rounding may leave −1e−18
+        self.mean_square = np.maximum(windows[FRAME_MS:], 0.0) / self._window
+        start = self._at(np.arange(first, first + count))
+        exists &= (start >= self._exists[0]) & (start + self._frame <= self._exists[1])
+        # frames beyond both ends are silent, if they exist
+        beyond = np.arange(-SPAN_MS - FRAME_MS, first), np.arange(first + count, self.hops + SPAN_MS + FRAME_MS)
+        before, after = (
+            (self._at(g) >= self._exists[0]) & (self._at(g) + self._frame <= self._exists[1]) for g in beyond
+        )
+        frames = np.where(exists, np.maximum(frames, 0.0) / self._frame, np.inf)
+        self._frames = np.concatenate([np.where(before, 0.0, np.inf), frames, np.where(after, 0.0, np.inf)])
 
     def _at(self, ms: Any) -> Any:
         return (ms * self.rate_hz + 500) // 1000
+
+    @cached_property
+    def x(self) -> NDArray[np.floating]:
+        """The whole signal, zero where samples are not present."""
+        return self.samples(0, self.n)
+
+    def samples(self, start: int, stop: int) -> NDArray[np.floating]:
+        """The signal from `start` to before `stop`, zero where samples are not present."""
+        x = self._x[start:stop]
+        return x if self._present is None else np.where(self._present[start:stop], x, 0.0)
 
     def sample_of_hop(self, hop: int) -> int:
         """First sample of the window at `hop`."""
@@ -135,31 +188,40 @@ class LevelTrack:
             hop -= 1
         return hop
 
+    def _frames_of(self, hops: NDArray[np.int64], k: int, *, after: bool) -> NDArray[np.float64]:
+        """Mean square of frame `k` (from the hop outwards) of each of `hops`, infinite where it does not exist."""
+        first = SPAN_MS + FRAME_MS if after else SPAN_MS
+        return np.asarray(self._frames[hops + (first + k * FRAME_MS if after else first - k * FRAME_MS)])
+
     def floors(self, hops: NDArray[np.int64], *, after: bool = False) -> NDArray[np.float64]:
         """F as RMS (full scale 1.0) in the 2 s before (or after) each of `hops`; NaN where under 200 ms exist."""
-        steps = self._frame * np.arange(SPAN_MS // FRAME_MS)[None, :]
-        starts = np.asarray(self._at(hops))[:, None] + (steps if after else -self._frame - steps)
-        ends = starts + self._frame
-        exists = (starts >= self._exists[0]) & (ends <= self._exists[1])
-        starts, ends = np.clip(starts, 0, self.n), np.clip(ends, 0, self.n)
-        mean = np.maximum(self._energy[ends] - self._energy[starts], 0.0) / self._frame
-        if self._absent is not None:
-            exists &= self._absent[ends] == self._absent[starts]
-        mean = np.sort(np.where(exists, mean, np.inf), axis=1)
-        count = exists.sum(axis=1)
-        rank = np.maximum(-(-count * FLOOR_PERCENT // 100) - 1, 0)
-        value = np.sqrt(mean[np.arange(len(hops)), rank])
+        mean = np.stack([self._frames_of(hops, k, after=after) for k in range(SPAN_MS // FRAME_MS)], axis=1)
+        count = np.isfinite(mean).sum(axis=1)
+        lowest = np.sort(np.partition(mean, FLOOR_FRAMES - 1, axis=1)[:, :FLOOR_FRAMES], axis=1)
+        value = np.sqrt(lowest[np.arange(len(hops)), _floor_rank(count)])
         return np.where(count * FRAME_MS >= SPAN_MIN_MS, value, np.nan)
 
-    def floors_after(self, first_hop: int, stop_hop: int) -> NDArray[np.float64]:
-        """F of the 2 s after each hop in [first_hop, stop_hop), as `floors`; each is worked out once, in blocks."""
-        blocks = range(first_hop // SPAN_MS, -(-stop_hop // SPAN_MS))
-        for block in blocks:
-            if block not in self._after:
-                hops = np.arange(block * SPAN_MS, min((block + 1) * SPAN_MS, self.hops))
-                self._after[block] = self.floors(hops, after=True)
-        origin = blocks.start * SPAN_MS
-        return np.concatenate([self._after[block] for block in blocks])[first_hop - origin : stop_hop - origin]
+    def clears_floor(self, hops: NDArray[np.int64], *, after: bool = False) -> NDArray[np.bool_]:
+        """Whether the window at each of `hops` is at or above F + 10 dB of the 2 s before (or after) it, or F unknown.
+
+        The floor itself is not worked out: enough frames that lie 10 dB below the window say that it does.
+        """
+        cleared = np.zeros(len(hops), np.bool_)
+        open_ = np.arange(len(hops))
+        least = self.mean_square[hops] * (10 ** (-MARGIN_DB / 10) * (1 + 1e-12))
+        below, count = np.zeros(len(hops), np.int64), np.zeros(len(hops), np.int64)
+        for begin in range(0, SPAN_MS // FRAME_MS, FLOOR_FRAMES):
+            for k in range(begin, begin + FLOOR_FRAMES):
+                frame = self._frames_of(hops, k, after=after)
+                below += frame <= least
+                count += frame < np.inf
+            enough = below >= FLOOR_FRAMES
+            cleared[open_[enough]] = True
+            hops, least, below, count, open_ = (a[~enough] for a in (hops, least, below, count, open_))
+            if not len(hops):
+                return cleared
+        cleared[open_] = (below > _floor_rank(count)) | (count * FRAME_MS < SPAN_MIN_MS)
+        return cleared
 
     @cached_property
     def _loud_hops(self) -> NDArray[np.int64]:
@@ -182,23 +244,36 @@ class LevelTrack:
         chunk = 32
         while len(candidates):
             hops, candidates = candidates[:chunk], candidates[chunk:]
-            chunk = min(2 * chunk, 1024)
-            floor = self.floors(hops)
-            theta = np.where(np.isnan(floor), 0.0, floor) * 10 ** (MARGIN_DB / 20)
-            theta = np.maximum(theta, from_dbov(MIN_THRESHOLD_DBOV))
-            windows = self.mean_square[hops[:, None] + np.arange(RUN_HOPS)[None, :]] >= (theta**2)[:, None]
-            hit = np.flatnonzero(windows[:, 0] & (windows.sum(axis=1) >= RUN_NEEDED))
-            if len(hit):
-                i = hit[0]
-                return int(hops[i]), dbov(theta[i]), None if np.isnan(floor[i]) else dbov(floor[i])
+            chunk = min(2 * chunk, 4096)
+            hops = hops[self.clears_floor(hops)]
+            for at in range(0, len(hops), 32):
+                found = self._first_of(hops[at : at + 32])
+                if found is not None:
+                    return found
         return None
+
+    def _first_of(self, hops: NDArray[np.int64]) -> tuple[int, float, float | None] | None:
+        floor = self.floors(hops)
+        theta = np.where(np.isnan(floor), 0.0, floor) * 10 ** (MARGIN_DB / 20)
+        theta = np.maximum(theta, from_dbov(MIN_THRESHOLD_DBOV))
+        windows = self.mean_square[hops[:, None] + np.arange(RUN_HOPS)[None, :]] >= (theta**2)[:, None]
+        hit = np.flatnonzero(windows[:, 0] & (windows.sum(axis=1) >= RUN_NEEDED))
+        if not len(hit):
+            return None
+        i = hit[0]
+        return int(hops[i]), dbov(theta[i]), None if np.isnan(floor[i]) else dbov(floor[i])
 
     def boundary(self, hop: int, threshold_dbov: float) -> int:
         """The first sample in the window at `hop` with |x| at or above the threshold; else the window's last."""
         start = self.sample_of_hop(hop)
-        window = np.abs(self.x[start : start + self._window])
+        window = np.abs(self.samples(start, start + self._window))
         above = np.flatnonzero(window >= from_dbov(threshold_dbov))
         return start + int(above[0] if len(above) else len(window) - 1)
+
+
+def _floor_rank(count: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Nearest rank (from 0) of the floor among `count` frames."""
+    return np.maximum(-(-count * FLOOR_PERCENT // 100) - 1, 0)
 
 
 def _runs_above(mean_square: NDArray[np.float64], least: float, hops: int) -> NDArray[np.int64]:
@@ -271,7 +346,7 @@ def audible_runs(signal: LevelTrack, *, gap_ms: int = 200, start: int = 0) -> It
             known_floor = theta > MIN_THRESHOLD_DBOV
         last = _last_hop(signal, hop, theta, gap_ms, known_floor=known_floor)
         at_last = signal.sample_of_hop(last)
-        window = np.abs(signal.x[at_last : at_last + signal._window])
+        window = np.abs(signal.samples(at_last, at_last + signal._window))
         loud = np.flatnonzero(window >= from_dbov(theta))
         end = at_last + int(loud[-1] if len(loud) else 0)
         pending = Run(begin, end, theta, floor) if pending is None else replace(pending, end=max(pending.end, end))
@@ -282,14 +357,13 @@ def audible_runs(signal: LevelTrack, *, gap_ms: int = 200, start: int = 0) -> It
 
 def _last_hop(signal: LevelTrack, hop: int, theta: float, gap_ms: int, *, known_floor: bool) -> int:
     """The last hop at or above θ (and, where no floor was known, above the floor that follows) before a gap."""
-    least, last = from_dbov(theta) ** 2, hop
+    least, last, ahead = from_dbov(theta) ** 2, hop, 2 * gap_ms
     while hop < signal.hops:
-        hops = np.arange(hop, min(hop + SPAN_MS, signal.hops))
-        needed = np.full(len(hops), least)
+        hops = np.arange(hop, min(hop + ahead, signal.hops))
+        ahead = min(2 * ahead, SPAN_MS)
+        above = hops[signal.mean_square[hops] >= least]
         if not known_floor:
-            after = signal.floors_after(hop, int(hops[-1]) + 1)
-            needed = np.maximum(needed, np.where(np.isnan(after), 0.0, after) ** 2 * 10 ** (MARGIN_DB / 10))
-        above = hops[signal.mean_square[hops] >= needed]
+            above = above[signal.clears_floor(above, after=True)]
         steps = np.diff(np.concatenate(([last], above)))
         breaks = np.flatnonzero(steps > gap_ms)
         if len(breaks):

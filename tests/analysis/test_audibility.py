@@ -420,3 +420,44 @@ def test_boundaries_lie_in_the_signal_and_on_sound(rate_hz: int, seed: int, piec
     end = last_audible(x, rate_hz)
     assert (end is None) == (first_audible(LevelTrack(x[::-1], rate_hz)) is None)
     assert end is None or 0 <= end.sample < len(x)
+
+
+class TestLongSignals:
+    class Read:
+        """Samples that are made as they are asked for, and remembers how many at once."""
+
+        ndim = 1
+
+        def __init__(self, x: NDArray[np.float64]) -> None:
+            self._x, self.most = x, 0
+
+        @property
+        def shape(self) -> tuple[int, ...]:
+            return self._x.shape
+
+        def __len__(self) -> int:
+            return len(self._x)
+
+        def __getitem__(self, where: slice, /) -> NDArray[np.float64]:
+            part = self._x[where]
+            self.most = max(self.most, len(part))
+            return part
+
+    @pytest.mark.parametrize("rate_hz", RATES_HZ)
+    def test_read_in_blocks_it_is_the_same(self, rate_hz: int) -> None:
+        x = np.concatenate([np.zeros(rate_hz), speech(3 * rate_hz, rate_hz), noise(45 * rate_hz, -50.0)])
+        x[-20 * rate_hz : -18 * rate_hz] += speech(2 * rate_hz, rate_hz, seed=1)
+        read = self.Read(x)
+        track, whole = LevelTrack(read, rate_hz), LevelTrack(x, rate_hz)
+        assert list(audible_runs(track)) == list(audible_runs(whole))
+        assert read.most <= 2**18
+        assert len(list(audible_runs(track))) > 2
+
+    @pytest.mark.parametrize("samples", [1, 2**18 - 1, 2**18, 2**18 + 1, 2**19])
+    def test_lengths_about_a_block(self, samples: int) -> None:
+        x = np.full(samples, 0.1)
+        track = LevelTrack(x, 8000)
+        assert track.hops == 1 + (samples - 1) // 8
+        full = track.mean_square[: max(0, track.hops - 5)]
+        assert full == pytest.approx(0.01, rel=1e-9)
+        assert track.mean_square[track.hops :] == pytest.approx(0.0, abs=0.01)
