@@ -451,7 +451,7 @@ class TestLongSignals:
         track, whole = LevelTrack(read, rate_hz), LevelTrack(x, rate_hz)
         assert list(audible_runs(track)) == list(audible_runs(whole))
         assert read.most <= 2**18
-        assert len(list(audible_runs(track))) > 2
+        assert len(list(audible_runs(track))) == 2
 
     @pytest.mark.parametrize("samples", [1, 2**18 - 1, 2**18, 2**18 + 1, 2**19])
     def test_lengths_about_a_block(self, samples: int) -> None:
