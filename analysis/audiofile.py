@@ -1,19 +1,16 @@
 """A sound file of any usual kind in, its samples (float32, full scale 1.0) at their own rate out; and resampling.
 
-Source: RIFF/WAVE (Microsoft, 1994; RF64: EBU Tech 3306) for the lengths in the header, which streaming writers leave at
-0 or 0xFFFFFFFF and cut files contradict. libsndfile decodes; FFmpeg (PyAV) decodes what libsndfile refuses.
+libsndfile decodes; FFmpeg (PyAV) decodes what libsndfile refuses. Headers that lie: analysis.soundheader.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import stat
-import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Generic, Protocol, TypeVar
 
 import av
 import numpy as np
@@ -23,16 +20,13 @@ from numpy.typing import NDArray
 
 from analysis.audibility import LevelTrack, first_audible
 from analysis.errors import AudioFileError
+from analysis.soundheader import Patched, check_rate, examine
 
-__all__ = ["Channels", "Sound", "load_channels", "load_sound", "resample"]
+__all__ = ["Channels", "Sound", "Store", "decode_file", "load_channels", "load_sound", "resample"]
 
-MIN_RATE_HZ = 8000
-MAX_RATE_HZ = 384_000
 MAX_SAMPLES = 2**29  # of all channels: 2 GiB as float32, about three hours of mono at 48 kHz
 BLOCK_SAMPLES = 2**18  # of all channels, per read: a header's own claims never decide what is allocated
 ABSURD_PEAK = 100.0  # +40 dBov: integers written as floats, not loud floats
-OPEN_ENDED_BYTES = 0x7FFFF000  # lengths from here on are what writers to a pipe put where they know none
-MAX_CHUNKS = 1000  # of a RIFF file that are looked at
 CHECK_S = 60  # stretches in which something audible is looked for
 
 # FFmpeg also opens playlists, which open other files and addresses; only these containers are let in.
@@ -41,6 +35,17 @@ AV_FORMATS = (
 )
 INTEGER_SCALE = {"u8": 2.0**7, "s16": 2.0**15, "s32": 2.0**31, "s64": 2.0**63}  # full scale of FFmpeg's formats
 NEXT_STEP = "give a WAV, FLAC, Ogg, MP3 or M4A file"
+
+
+class Store(Protocol):
+    """Where decoded blocks go."""
+
+    def add(self, block: NDArray[np.float32]) -> None:
+        """Take the next block, shape (frames, channels). Raises OSError, or AudioFileError where it is too much."""
+        ...
+
+
+S = TypeVar("S", bound=Store)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,26 +116,43 @@ def load_channels(path: str | os.PathLike[str]) -> Channels:
     AudioFileError
         As `load_sound`, except for a file in which nothing is audible.
     """
+    blocks, rate_hz, warnings = decode_file(path, _Whole)
+    return Channels(blocks.whole(), rate_hz, warnings)
+
+
+def decode_file(path: str | os.PathLike[str], store: Callable[[int], S]) -> tuple[S, int, tuple[str, ...]]:
+    """Decode a sound file, block by block, into what `store` makes for its number of channels.
+
+    Returns
+    -------
+    tuple
+        The store, the rate (Hz) and warnings. At least one frame was added to the store.
+
+    Raises
+    ------
+    AudioFileError
+        As `load_channels`; the store may then hold a part.
+    """
     path = Path(path)
     size = _size_of(path)
     try:
         with path.open("rb") as file:
-            samples, rate_hz, warnings = _decode(path, file, size)
+            blocks, rate_hz, warnings = _decode(path, file, size, store)
     except OSError as exc:
         raise AudioFileError(f"{path}: {exc.strerror or 'cannot be read'}", next_step="check the file") from exc
-    if not len(samples):
+    if blocks is None or not blocks.count:
         raise AudioFileError(f"{path}: holds no samples", next_step=NEXT_STEP)
-    _check_rate(path, rate_hz)
-    peak = float(np.abs(samples).max())
-    if not np.isfinite(peak):
+    check_rate(path, rate_hz)
+    if not np.isfinite(blocks.peak):
         raise AudioFileError(f"{path}: holds samples that are not numbers", next_step="export it again as 16 bit PCM")
-    if peak > ABSURD_PEAK:
+    if blocks.peak > ABSURD_PEAK:
         raise AudioFileError(
-            f"{path}: its samples reach {peak:.3g} times full scale", next_step="export it again with full scale 1.0"
+            f"{path}: its samples reach {blocks.peak:.3g} times full scale",
+            next_step="export it again with full scale 1.0",
         )
-    if peak > 1.0:
-        warnings.append(f"samples reach {peak:.3f} times full scale")
-    return Channels(samples, rate_hz, tuple(warnings))
+    if blocks.peak > 1.0:
+        warnings.append(f"samples reach {blocks.peak:.3f} times full scale")
+    return blocks.store, rate_hz, tuple(warnings)
 
 
 def resample(samples: NDArray[np.floating], rate_from: int, rate_to: int) -> NDArray[np.float32]:
@@ -165,14 +187,6 @@ def resample(samples: NDArray[np.floating], rate_from: int, rate_to: int) -> NDA
     return np.asarray(out, dtype=np.float32)
 
 
-def _check_rate(path: Path, rate_hz: int) -> None:
-    if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
-        raise AudioFileError(
-            f"{path}: a sampling rate of {rate_hz} Hz cannot be used (8000 to {MAX_RATE_HZ} Hz can)",
-            next_step="convert it to 48000 Hz",
-        )
-
-
 def _is_audible(mono: NDArray[np.float32], rate_hz: int) -> bool:
     step, overlap = CHECK_S * rate_hz, rate_hz
     return any(
@@ -196,14 +210,16 @@ def _size_of(path: Path) -> int:
     return status.st_size
 
 
-def _decode(path: Path, file: IO[bytes], size: int) -> tuple[NDArray[np.float32], int, list[str]]:
-    patches, warnings = _examine(path, file, size)
+def _decode(
+    path: Path, file: IO[bytes], size: int, store: Callable[[int], S]
+) -> tuple[_Blocks[S] | None, int, list[str]]:
+    patches, warnings = examine(path, file, size)
     try:
-        return _by_soundfile(path, _Patched(file, patches), warnings)
+        return _by_soundfile(path, Patched(file, patches), warnings, store)
     except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as refusal:
         file.seek(0)
         try:
-            return _by_av(path, _Patched(file, patches), warnings)
+            return _by_av(path, Patched(file, patches), warnings, store)
         except (av.FFmpegError, ValueError, TypeError, IndexError) as exc:
             raise AudioFileError(
                 f"{path}: is not a sound file that can be read ({_reason(refusal)})", next_step=NEXT_STEP
@@ -216,11 +232,13 @@ def _reason(exc: Exception) -> str:
     return text.strip().rstrip(".") or type(exc).__name__
 
 
-def _by_soundfile(path: Path, file: _Patched, warnings: list[str]) -> tuple[NDArray[np.float32], int, list[str]]:
+def _by_soundfile(
+    path: Path, file: Patched, warnings: list[str], store: Callable[[int], S]
+) -> tuple[_Blocks[S], int, list[str]]:
     warnings = list(warnings)
     with soundfile.SoundFile(file) as sound:
         declared, rate_hz = sound.frames, int(sound.samplerate)
-        blocks = _Blocks(path, sound.channels)
+        blocks = _Blocks(path, store(sound.channels), sound.channels)
         try:
             while blocks.add(sound.read(blocks.frames, dtype="float32", always_2d=True)):
                 pass
@@ -230,13 +248,16 @@ def _by_soundfile(path: Path, file: _Patched, warnings: list[str]) -> tuple[NDAr
             warnings[:] = warnings or ["the file is damaged or cut off: read as far as it goes"]
     if blocks.count < declared < 2**62 and not warnings:
         warnings.append(f"the file is cut off: {blocks.count} of {declared} sample frames were read")
-    return blocks.whole(), rate_hz, warnings
+    return blocks, rate_hz, warnings
 
 
-def _by_av(path: Path, file: _Patched, warnings: list[str]) -> tuple[NDArray[np.float32], int, list[str]]:
+def _by_av(
+    path: Path, file: Patched, warnings: list[str], store: Callable[[int], S]
+) -> tuple[_Blocks[S] | None, int, list[str]]:
     warnings = list(warnings)
     options = {"format_whitelist": AV_FORMATS, "protocol_whitelist": "none"}
-    blocks, rate_hz = None, 0
+    blocks: _Blocks[S] | None = None
+    rate_hz = 0
     with av.open(file, mode="r", options=options) as container:
         streams = container.streams.audio
         if not streams:
@@ -247,7 +268,7 @@ def _by_av(path: Path, file: _Patched, warnings: list[str]) -> tuple[NDArray[np.
             for frame in container.decode(streams[0]):
                 block = _samples_of(frame)
                 if blocks is None:
-                    blocks, rate_hz = _Blocks(path, block.shape[1]), frame.sample_rate
+                    blocks, rate_hz = _Blocks(path, store(block.shape[1]), block.shape[1]), frame.sample_rate
                 if frame.sample_rate != rate_hz or block.shape[1] != blocks.channels:
                     raise AudioFileError(f"{path}: changes its rate or its channels midway", next_step=NEXT_STEP)
                 blocks.add(block)
@@ -256,7 +277,7 @@ def _by_av(path: Path, file: _Patched, warnings: list[str]) -> tuple[NDArray[np.
                 raise
             if not warnings:
                 warnings.append("the file is damaged or cut off: read as far as it goes")
-    return (np.zeros((0, 1), np.float32) if blocks is None else blocks.whole()), rate_hz, warnings
+    return blocks, rate_hz, warnings
 
 
 def _samples_of(frame: av.AudioFrame) -> NDArray[np.float32]:
@@ -270,128 +291,41 @@ def _samples_of(frame: av.AudioFrame) -> NDArray[np.float32]:
     return np.asarray(values, dtype=np.float32)
 
 
-class _Blocks:
-    """What was decoded so far, with a limit on how much that may be."""
+class _Whole:
+    """All blocks in memory, with a limit on how much that may be."""
 
-    def __init__(self, path: Path, channels: int) -> None:
-        self.path, self.channels = path, channels
+    def __init__(self, channels: int) -> None:
+        self._channels, self._samples = channels, 0
+        self._blocks: list[NDArray[np.float32]] = []
+
+    def add(self, block: NDArray[np.float32]) -> None:
+        self._samples += block.size
+        if self._samples > MAX_SAMPLES:
+            raise AudioFileError("is longer than can be read at once", next_step="cut it into shorter files")
+        self._blocks.append(block)
+
+    def whole(self) -> NDArray[np.float32]:
+        """Shape (frames, channels)."""
+        return np.concatenate(self._blocks) if self._blocks else np.zeros((0, self._channels), np.float32)
+
+
+class _Blocks(Generic[S]):
+    """What was decoded so far: how much, and how loud."""
+
+    def __init__(self, path: Path, store: S, channels: int) -> None:
+        self.path, self.store, self.channels = path, store, channels
         self.frames = max(1, BLOCK_SAMPLES // max(1, channels))
         self.count = 0
-        self._blocks: list[NDArray[np.float32]] = []
+        self.peak = 0.0
 
     def add(self, block: NDArray[np.float32]) -> bool:
         """Keep a block; False if it is empty."""
-        self.count += len(block)
-        if self.count * self.channels > MAX_SAMPLES:
-            raise AudioFileError(
-                f"{self.path}: is longer than can be read at once", next_step="cut it into shorter files"
-            )
-        self._blocks.append(block)
-        return len(block) > 0
-
-    def whole(self) -> NDArray[np.float32]:
-        """All blocks, shape (frames, channels)."""
-        return np.concatenate(self._blocks) if self._blocks else np.zeros((0, self.channels), np.float32)
-
-
-class _Patched:
-    """A file to read from, some bytes of which are replaced on the way (the lengths in a header)."""
-
-    def __init__(self, file: IO[bytes], patches: list[tuple[int, bytes]]) -> None:
-        self._file, self._patches = file, patches
-
-    def read(self, size: int = -1) -> bytes:
-        at = self._file.tell()
-        data = bytearray(self._file.read(size))
-        for offset, value in self._patches:
-            for i, byte in enumerate(value, offset - at):
-                if 0 <= i < len(data):
-                    data[i] = byte
-        return bytes(data)
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-
-def _examine(path: Path, file: IO[bytes], size: int) -> tuple[list[tuple[int, bytes]], list[str]]:
-    """Compare the lengths in a header with the file: what to replace (offset, bytes), and one warning at most."""
-    head = file.read(12)
-    patches: list[tuple[int, bytes]] = []
-    warning = None
-    if head[:4] in (b"RIFF", b"RF64") and head[8:] == b"WAVE":
-        patches, warning = _examine_wave(path, file, head, size)
-    elif head[:4] == b"FORM" and head[8:] in (b"AIFF", b"AIFC"):
-        at = next((at for name, at, length in _chunks(file, size, ">") if name == b"SSND" and at + length > size), None)
-        warning = None if at is None else "the file is cut off: read to its end"
-    elif head[:4] == b"OggS":
-        file.seek(max(0, size - 2**17))
-        tail = file.read()
-        last = tail.rfind(b"OggS")
-        if 0 <= last < len(tail) - 5 and not tail[last + 5] & 4:  # RFC 3533: the last page says that it is the last
-            warning = "the file is cut off: read to its end"
-    file.seek(0)
-    return patches, [] if warning is None else [warning]
-
-
-def _examine_wave(path: Path, file: IO[bytes], head: bytes, size: int) -> tuple[list[tuple[int, bytes]], str | None]:
-    patches: list[tuple[int, bytes]] = []
-    warning = None
-    if head[:4] == b"RIFF" and struct.unpack("<I", head[4:8])[0] in (0, 0xFFFFFFFF):
-        patches.append((4, struct.pack("<I", min(size - 8, 0xFFFFFFFE))))
-        warning = "the header gives no length: read to the file's end"
-    long_length_at = None
-    for name, at, length in _chunks(file, size, "<"):
-        if name == b"fmt " and 16 <= length <= size - at:
-            _check_rate(path, struct.unpack("<I", file.read(8)[4:])[0])
-        if name == b"ds64" and head[:4] == b"RF64":
-            long_length_at = at + 8
-        if name != b"data":
-            continue
-        there = size - at
-        claimed = length
-        if long_length_at is not None and length == 0xFFFFFFFF:
-            file.seek(long_length_at)
-            claimed = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))[0]
-        if claimed > there or (claimed == 0 and not _is_whole_chunks(file, at, size)):
-            if claimed == 0 or claimed >= OPEN_ENDED_BYTES:
-                warning = "the header gives no length: read to the file's end"
-            else:
-                warning = f"the file is cut off: {there} of {claimed} bytes of sound are there"
-            if long_length_at is not None:
-                patches.append((long_length_at, struct.pack("<Q", there)))
-            else:
-                patches.append((at - 4, struct.pack("<I", min(there, 0xFFFFFFFE))))
-        break
-    return patches, warning
-
-
-def _chunks(file: IO[bytes], size: int, order: str, at: int = 12) -> Iterator[tuple[bytes, int, int]]:
-    """Name, offset of the content and claimed length of each chunk from `at` on."""
-    for _ in range(MAX_CHUNKS):
-        file.seek(at)
-        head = file.read(8)
-        if len(head) < 8:
-            return
-        length = struct.unpack(f"{order}I", head[4:])[0]
-        yield head[:4], at + 8, length
-        at += 8 + length + (length & 1)  # chunks are padded to even lengths
-        if at > size:
-            return
-
-
-def _is_whole_chunks(file: IO[bytes], at: int, size: int) -> bool:
-    """True if from `at` on there is nothing, or nothing but chunks that end where the file does."""
-    end = at
-    for name, begin, length in _chunks(file, size, "<", at):
-        if not all(32 <= byte < 127 for byte in name):
+        if not len(block):
             return False
-        end = begin + length
-    return size - end in (0, 1) and end <= size
+        self.count += len(block)
+        self.peak = max(self.peak, float(np.abs(block).max()), key=lambda level: (not np.isfinite(level), level))
+        try:
+            self.store.add(block)
+        except AudioFileError as exc:
+            raise AudioFileError(f"{self.path}: {exc.message}", next_step=exc.next_step) from exc
+        return True
