@@ -18,6 +18,7 @@ __all__ = ["FORMAT", "is_statistics", "read_getstats"]
 
 FORMAT = "getstats"
 CONNECTION = "getStats()"
+MAX_OTHERS = 100_000  # values that are no statistics: so many are no dump
 SAME_CALL_MS = 50.0  # times of the objects of one call
 _Raw = list[tuple[str, Mapping[str, Any]]]
 
@@ -69,6 +70,7 @@ class _Reader:
     def call(self, values: Sequence[Any], time_ms: float | None = None) -> None:
         """Take the objects of one call."""
         self.close()
+        self.others += not values
         for value in values:
             if is_statistics(value):
                 self._open.setdefault(_id(value), value)
@@ -109,7 +111,7 @@ def read_getstats(scanner: Scanner) -> Dump:
     """Read statistics objects from where `scanner` stands, as far as they are whole."""
     reader, warnings = _Reader(), list[str]()
     try:
-        while scanner.peek():
+        while scanner.peek() and reader.others <= MAX_OTHERS:
             if scanner.peek() == "[" and not reader.snapshots and not reader.others:
                 _list(scanner, reader)
             else:
@@ -131,6 +133,8 @@ def read_getstats(scanner: Scanner) -> Dump:
 def _list(scanner: Scanner, reader: _Reader) -> None:
     """A list of objects, or of calls."""
     for _ in scanner.array():
+        if reader.others > MAX_OTHERS:
+            raise Damaged(scanner.position, cut=False)
         value = scanner.value()
         if is_statistics(value):
             reader.one(value)

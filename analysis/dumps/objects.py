@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from analysis.dumps.legacy import LEGACY_TYPES, from_legacy
@@ -98,20 +99,22 @@ def _cleaned(id_: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     time_ms = wall_ms(fields.get("timestamp"))
     if time_ms is not None:
         clean["timestamp"] = time_ms
-    for name, value in fields.items():
-        # in brackets stands what chrome://webrtc-internals worked out of two calls
-        if (
-            name in _LEFT_OUT
-            or name.startswith("[")
-            or len(name) > MAX_TEXT_CHARS
-            or len(clean) >= MAX_FIELDS
-            or _SECRET.search(name)
-        ):
-            continue
-        name = _OLD_NAMES.get(name, name)
-        if name not in clean and (kept := _value(name, value)) is not None:
+    for said, value in fields.items():
+        name = _name(said)
+        if name is not None and name not in clean and (kept := _value(name, value)) is not None:
             clean[name] = kept
+        if len(clean) >= MAX_FIELDS:
+            break
     return clean
+
+
+@lru_cache(maxsize=4096)
+def _name(said: str) -> str | None:
+    """The name of a field that may be written down, as W3C has it, or None."""
+    # in brackets stands what chrome://webrtc-internals worked out of two calls
+    if said in _LEFT_OUT or said.startswith("[") or len(said) > MAX_TEXT_CHARS or _SECRET.search(said):
+        return None
+    return _OLD_NAMES.get(said, said)
 
 
 def _value(name: str, value: Any) -> Any:

@@ -23,6 +23,7 @@ __all__ = ["FORMAT", "HEADER", "is_event", "read_rtcstats_lines", "read_rtcstats
 FORMAT = "rtcstats"
 HEADER = "RTCStatsDump"
 ABSOLUTE_FROM_MS = 1e11  # no two lines lie three years apart: such a "difference" begins a new count
+MAX_LINES = 4_000_000  # a day of ten peer connections has one
 BACKWARD_MS = 1000.0
 _METHODS = frozenset(("getStats", "getstats", "g", 1))
 _BEGINNINGS = frozenset(("create", 39))
@@ -104,6 +105,9 @@ def read_rtcstats_lines(text: str) -> Dump:
     last = 0
     for number, line in _lines(text):
         last = number
+        if number > MAX_LINES:
+            warnings.append(f"the dump has more than {MAX_LINES:,} lines; the rest was not read")
+            break
         if line.startswith(HEADER):
             continue
         try:

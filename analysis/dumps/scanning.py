@@ -13,10 +13,16 @@ from typing import Any
 
 __all__ = ["Damaged", "Scanner", "decode"]
 
-MAX_PART_CHARS = 1 << 25  # of one part that is decoded at once; a part of nested lists takes some 20 times that memory
+MAX_PART_CHARS = 1 << 24  # of one part that is decoded at once; a part of nested lists takes some 30 times that memory
+MAX_DEPTH = 500  # the decoder goes no deeper than some 1,000, and no dump deeper than 10
+MAX_VALUES = 4_000_000  # that are walked over one by one; an hour of 60 objects five times a second is 1 million
 _SPACE = re.compile(r"[ \t\r\n\ufeff]*")
 # possessive: an unfinished string of many megabytes is given up at once
-_STRUCTURE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]', re.DOTALL)
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+# what holds no list and no table inside is passed over together; what follows it opens or closes one
+_FLAT = rf'(?:[^"\[\]{{}}]++|{_STRING})*+'
+_PASSED = re.compile(rf'(?:[^"\[\]{{}}]++|{_STRING}|\[{_FLAT}\]|\{{{_FLAT}\}})*+', re.DOTALL)
+_WHOLE_STRING = re.compile(_STRING, re.DOTALL)
 _SCALAR = re.compile(r"[^\s,\]}]+")
 
 
@@ -61,6 +67,7 @@ class Scanner:
     def __init__(self, text: str, position: int = 0) -> None:
         self.text = text
         self.position = position
+        self._left = MAX_VALUES
 
     def peek(self) -> str:
         """The next character that is not white space; empty at the end."""
@@ -122,7 +129,8 @@ class Scanner:
         self.position = self._end()
 
     def _offered(self, item: Any) -> Iterator[Any]:
-        if not self.peek():
+        self._left -= 1
+        if not self.peek() or self._left < 0:
             raise self._damaged()
         before = self.position
         yield item
@@ -146,7 +154,7 @@ class Scanner:
 
     def _unfinished(self, start: int) -> bool:
         if self.text[start] == '"':
-            return _STRUCTURE.match(self.text, start, len(self.text)).group() == '"'  # type: ignore[union-attr]
+            return _WHOLE_STRING.match(self.text, start) is None
         word = _SCALAR.match(self.text, start)
         return word is not None and word.end() == len(self.text)
 
@@ -160,15 +168,24 @@ class Scanner:
             if word is None or word.end() == len(self.text):
                 raise Damaged(start, cut=word is not None)
             return word.end()
-        open_: list[str] = []
-        for found in _STRUCTURE.finditer(self.text, start):
-            token = found.group()
-            if token == '"':
-                break
-            if token in ("[", "{"):
-                open_.append("]" if token == "[" else "}")
-            elif token in ("]", "}") and (not open_ or open_.pop() != token):
-                raise Damaged(found.start(), cut=False)
-            if not open_:
-                return found.end()
-        raise Damaged(len(self.text), cut=True)
+        if self.text[start] == '"':
+            string = _WHOLE_STRING.match(self.text, start)
+            if string is None:
+                raise Damaged(start, cut=True)
+            return string.end()
+        closing: list[str] = []
+        while True:
+            character = self.text[start : start + 1]
+            if character in ("[", "{"):
+                closing.append("]" if character == "[" else "}")
+            elif character in ("", '"'):
+                raise Damaged(start, cut=True)
+            elif closing.pop() != character:
+                raise Damaged(start, cut=False)
+            start += 1
+            if not closing:
+                return start
+            if len(closing) > MAX_DEPTH:
+                raise Damaged(start, cut=False)
+            passed = _PASSED.match(self.text, start)
+            start = passed.end() if passed else start

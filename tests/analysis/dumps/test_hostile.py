@@ -202,6 +202,18 @@ def test_hostile_texts_are_refused_or_empty(text: str) -> None:
     assert dump is None or not any(c.snapshots for c in dump.peer_connections)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "unit", ["[", '{"a":', "[],", "{},", "3,", '"",', '"', "\\", "[3]\n", '{"PeerConnections":{},']
+)
+@pytest.mark.parametrize(
+    "start", ["", "[", '{"getUserMedia":[', '{"PeerConnections":{"a":{"stats":{"x-y":[', "RTCStatsDump\n"]
+)
+def test_megabytes_of_nothing_take_seconds(start: str, unit: str) -> None:
+    dump = parse_dump(start + unit * ((1 << 22) // len(unit)))
+    assert dump is None or not any(c.snapshots for c in dump.peer_connections)
+
+
 def test_a_line_of_ten_megabytes_is_read() -> None:
     objects = {str(k): {"type": "codec", "payloadType": k, "sdpFmtpLine": "x" * 100} for k in range(75_000)}
     line = json.dumps(["getStats", "PC_0", objects, 1_780_000_000_000])
