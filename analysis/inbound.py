@@ -18,14 +18,12 @@ from analysis.codecs import Codec
 from analysis.playout import Playout, PlayoutPoint, play
 from analysis.reception import Reception
 from analysis.rtp import RtpPacket, signed_difference
-from analysis.streams import Stream, Timed, build_streams, decode, packet_trace
-from analysis.trace import PacketTrace
+from analysis.streams import ForwardSound, Stream, Timed, build_streams, packet_trace
 from analysis.units import NS_PER_S, ns_to_ms, ns_to_s, samples_to_ms
 
 __all__ = ["SCHEMA", "ArrivalStatistics", "Inbound", "SeriesPoint", "arrival_statistics", "document", "measure"]
 
 SCHEMA = "latency-probe/playout/1"
-MAX_PLAYED_S = 4 * 3600  # of sound in one stream; each hour of Opus is 700 MB of samples
 EARLIEST_WALL_NS = 365 * 86400 * NS_PER_S  # times before 1971 are of no wall clock
 HEADER_BYTES = 12
 
@@ -223,27 +221,22 @@ def _play(stream: RtpStream, codecs: Mapping[int, Codec], policy: str, warnings:
             )
             return []
     generations = build_streams(stream.packets, codecs)
-    sound_s = sum(int(g.samples.sum()) / g.codec.rate_hz for g in generations)
-    if sound_s > MAX_PLAYED_S:
-        warnings.append(f"{sound_s / 3600:.1f} h of sound: not played, divide the capture (editcap -i 3600)")
-        return []
     if len({g.codec.rate_hz for g in generations}) > 1:
         warnings.append("the codec changes: counters add up samples of different rates")
     if len(generations) > len({g.codec.name for g in generations}):
         warnings.append(f"the sender restarts: {len(generations)} streams one after the other")
-    return [play(_trace(generation, policy, warnings), policy) for generation in generations]
+    return [_play_one(generation, policy, warnings) for generation in generations]
 
 
-def _trace(stream: Stream, policy: str, warnings: list[str]) -> PacketTrace:
-    """What the policy is fed with; only `chrome` looks at the sound."""
-    if policy == "chrome":
-        decoded = decode(stream, conceal=False)
-        pcm = decoded.pcm
-        if decoded.undecodable:
-            warnings.append(f"{decoded.undecodable} packets cannot be decoded: silence in their place")
-    else:
-        pcm = np.broadcast_to(np.float32(0.0), int(stream.samples.sum()))
-    return packet_trace(stream, pcm)
+def _play_one(stream: Stream, policy: str, warnings: list[str]) -> Playout:
+    """One playout; only `chrome` looks at the sound."""
+    if policy != "chrome":
+        return play(packet_trace(stream, np.broadcast_to(np.float32(0.0), int(stream.samples.sum()))), policy)
+    sound = ForwardSound(stream)
+    playout = play(packet_trace(stream, sound), policy)
+    if sound.undecodable:
+        warnings.append(f"{sound.undecodable} packets cannot be decoded: silence in their place")
+    return playout
 
 
 def _add(totals: dict[str, float | int], more: Mapping[str, float | int]) -> None:

@@ -309,7 +309,7 @@ def _from_neteq(trace: PacketTrace, policy: str, runs: list[NetEqRun]) -> Playou
         "insertedSamplesForDeceleration": totals.inserted,
         "removedSamplesForAcceleration": totals.removed,
         "totalSamplesReceived": totals.received,
-        "packetsDiscarded": run.discarded,
+        "packetsDiscarded": totals.discarded,
     }
     series = _neteq_series(trace.rate_hz, run)
     chosen, *others = (_neteq_pieces(r, trace.rate_hz) for r in runs)
@@ -318,7 +318,7 @@ def _from_neteq(trace: PacketTrace, policy: str, runs: list[NetEqRun]) -> Playou
 
 def _neteq_pieces(run: NetEqRun, rate_hz: int) -> tuple[Int64, Int64, Int64]:
     """Position, samples and time of the pieces, sorted by position."""
-    pieces = np.array([p for p in run.pieces if p[2] > 0], dtype=np.int64).reshape(-1, 3)
+    pieces = run.pieces[run.pieces[:, 2] > 0]
     pieces = pieces[np.argsort(pieces[:, 1], kind="stable")]
     return pieces[:, 1].copy(), pieces[:, 2].copy(), run.origin_ns + _duration_ns(pieces[:, 0], rate_hz)
 

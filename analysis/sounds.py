@@ -25,7 +25,7 @@ from analysis.audibility import (
 )
 from analysis.codecs import Codec
 from analysis.playout import Playout, play
-from analysis.streams import Decoded, Span, Stream, Timed, build_streams, decode, packet_trace, spans
+from analysis.streams import Decoded, ForwardSound, Span, Stream, Timed, build_streams, decode, packet_trace, spans
 from analysis.units import dbov, from_dbov, ns_to_ms, samples_to_ms, samples_to_ns
 
 __all__ = ["HeardStream", "Sound", "hear"]
@@ -187,7 +187,7 @@ def _played(stream: Stream, decoded: Decoded, policies: Sequence[str]) -> dict[s
     lossless = int(stream.sequence[-1] - stream.sequence[0]) + 1 == len(stream.sequence)
     playouts = {}
     for policy in policies:
-        pcm = decoded.pcm if lossless or policy != "chrome" else decode(stream, conceal=False).pcm
+        pcm = decoded.pcm if lossless or policy != "chrome" else ForwardSound(stream)
         playouts[policy] = play(packet_trace(stream, pcm), policy)
     return playouts
 

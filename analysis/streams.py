@@ -7,7 +7,7 @@ first packet of the stream; arrivals are monotonic nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -16,9 +16,19 @@ from numpy.typing import NDArray
 
 from analysis.codecs import Codec, Decoder, packet_samples
 from analysis.rtp import RtpPacket, signed_difference
-from analysis.trace import PacketTrace, talkspurts
+from analysis.trace import PacketTrace, Sound, talkspurts
 
-__all__ = ["Decoded", "Span", "Stream", "Timed", "build_streams", "decode", "packet_trace", "spans"]
+__all__ = [
+    "Decoded",
+    "ForwardSound",
+    "Span",
+    "Stream",
+    "Timed",
+    "build_streams",
+    "decode",
+    "packet_trace",
+    "spans",
+]
 
 MAX_DROPOUT = 3000  # packets; RFC 3550 A.1
 MAX_MISORDER = 3000  # packets; as much as MAX_DROPOUT, since stalls reorder far more than the 100 of the RFC
@@ -231,30 +241,48 @@ def _stream(ssrc: int, generation: int, codec: Codec, counter: _Counter) -> Stre
     )
 
 
-def decode(stream: Stream, *, conceal: bool = True) -> Decoded:
-    """Decode a stream in order; packets that are missing are concealed for the decoder's state, never kept as sound.
+class ForwardSound:
+    """The sound of a stream, decoded as a browser does: the decoder is told of no loss. One packet is held at a time.
 
-    Without `conceal` the decoder is not told of them, as libwebrtc's Opus decoder never is.
+    `undecodable` counts the packets so far, of the last time through, that stand as silence.
     """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.undecodable = 0
+
+    def packets(self) -> Iterator[NDArray[np.float32]]:
+        """The sound of each packet in order of sequence number."""
+        decoder = Decoder(self._stream.codec)
+        self.undecodable = 0
+        for payload, samples in zip(self._stream.payloads, self._stream.samples.tolist(), strict=True):
+            sound = decoder.decode(payload)
+            if sound is None:
+                self.undecodable += 1
+                sound = np.zeros(samples, dtype=np.float32)
+            yield sound
+
+
+def decode(stream: Stream) -> Decoded:
+    """Decode a stream in order; packets that are missing are concealed for the decoder's state, never kept as sound."""
     decoder = Decoder(stream.codec)
     start = np.concatenate(([0], np.cumsum(stream.samples)))
     pcm = np.zeros(int(start[-1]), dtype=np.float32)
     undecodable = 0
     for i, payload in enumerate(stream.payloads):
-        if i and conceal:
+        if i:
             for _ in range(min(int(stream.sequence[i] - stream.sequence[i - 1]) - 1, MAX_CONCEALED)):
                 decoder.conceal()
         sound = decoder.decode(payload)
         if sound is None:
             undecodable += 1
-            if conceal:
-                decoder.conceal()
+            decoder.conceal()
         else:
             pcm[start[i] : start[i + 1]] = sound
     return Decoded(pcm, start[:-1].astype(np.int64), undecodable)
 
 
-def packet_trace(stream: Stream, pcm: NDArray[np.float32]) -> PacketTrace:
+def packet_trace(stream: Stream, pcm: NDArray[np.float32] | Sound) -> PacketTrace:
     """A stream as a jitter buffer is fed with it; `pcm` is the sound of its packets one after the other.
 
     Its positions begin at the stream's own first timestamp (`Stream.origin`), not at 0: a browser's buffer rounds RTP

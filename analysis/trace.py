@@ -5,17 +5,27 @@ Source: the design's definition of a talkspurt. Arrivals are monotonic ns, posit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RATES_HZ", "PacketTrace", "talkspurts"]
+__all__ = ["RATES_HZ", "PacketTrace", "Sound", "talkspurts"]
 
 RATES_HZ = (8000, 16000, 32000, 48000)
 TALKSPURT_GAP_MS = 60
 
 Int64 = NDArray[np.int64]
+
+
+class Sound(Protocol):
+    """The decoded audio of a stream's packets, made as it is asked for, so that it need not be there all at once."""
+
+    def packets(self) -> Iterator[NDArray[np.float32]]:
+        """The audio of each packet in order of sequence number, full scale 1.0, from the first one on."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,7 @@ class PacketTrace:
         Monotonic time of arrival; not sorted where packets were reordered.
     payload_bytes : ndarray of int64, shape (n,)
         Size of each payload.
-    pcm : ndarray of float32, shape (samples.sum(),)
+    pcm : ndarray of float32, shape (samples.sum(),), or Sound
         Decoded audio of the packets one after another, full scale 1.0.
 
     Raises
@@ -53,7 +63,7 @@ class PacketTrace:
     samples: Int64
     arrival_ns: Int64
     payload_bytes: Int64
-    pcm: NDArray[np.float32]
+    pcm: NDArray[np.float32] | Sound
 
     def __post_init__(self) -> None:
         if self.rate_hz not in RATES_HZ:
@@ -64,10 +74,18 @@ class PacketTrace:
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {count} packets")
         if count and int(self.samples.min()) < 1:
             raise ValueError("samples must be positive")
-        if len(self.pcm) != int(self.samples.sum()):
+        if isinstance(self.pcm, np.ndarray) and len(self.pcm) != int(self.samples.sum()):
             raise ValueError(f"pcm has {len(self.pcm)} samples, the packets {int(self.samples.sum())}")
         if count > 1 and int(np.diff(self.sequence).min()) < 1:
             raise ValueError("sequence must increase strictly")
+
+    def sounds(self) -> Iterator[NDArray[np.float32]]:
+        """The decoded audio of each packet, in order of sequence number."""
+        pcm = self.pcm
+        if not isinstance(pcm, np.ndarray):
+            return pcm.packets()
+        ends = np.cumsum(self.samples).tolist()
+        return (pcm[end - count : end] for end, count in zip(ends, self.samples.tolist(), strict=True))
 
 
 def talkspurts(sequence: Int64, position: Int64, samples: Int64, rate_hz: int) -> Int64:

@@ -1,32 +1,49 @@
 """Decoded packets with their arrival times in, what Chrome's jitter buffer (NetEQ) plays of them and when out.
 
 Source: libwebrtc, modules/audio_coding/neteq; the W3C counters as libwebrtc books them. What is modelled and what is
-not stands in docs/adr/0005.
+not stands in docs/adr/0005. The engine is compiled by numba (docs/adr/0008), which is loaded when first needed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.neteq.buffer import Packet
-from analysis.neteq.counters import Counters
-from analysis.neteq.engine import TICK_MS, NetEq
 from analysis.trace import PacketTrace
-from analysis.units import NS_PER_MS, NS_PER_S
+from analysis.units import NS_PER_MS
 
 __all__ = ["PHASES_NS", "Counters", "NetEqRun", "Snapshot", "run_neteq", "run_neteq_phases"]
 
-TICK_NS = TICK_MS * NS_PER_MS
 # Where a real sink's ticks lie is not in the trace and changes from call to call: first tick after the first arrival.
 PHASES_NS = tuple(ms * NS_PER_MS for ms in (5, 3, 7, 1, 9))
-LONG_S = 1200  # longer traces try the first three only
-SNAPSHOT_TICKS = 20
 WINDOW_SNAPSHOTS = 5
-MAX_EMPTY_TICKS = 1000  # without a packet; what lies beyond is one snapshot, however long
-DTX_BYTES = 2  # an Opus packet of so few bytes carries no sound
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Running totals, in samples unless the name says otherwise; nothing counts before decoded audio was played.
+
+    `energy` is that of what was played, in seconds of full scale squared, by the level that libwebrtc meters: the peak
+    of the 11 ticks before (which 11, a trace does not tell: up to 4 % on 40 s of speech).
+    """
+
+    played: bool
+    delay_ms_samples: int
+    target_ms_samples: int
+    minimum_ms_samples: int
+    emitted: int
+    received: int
+    concealed: int
+    silent: int
+    events: int
+    inserted: int
+    removed: int
+    discarded: int
+    processing_ns_samples: float
+    energy: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +57,27 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class NetEqRun:
-    """What was played: [output sample, position, samples] by output, output sample 0 leaves at `origin_ns`."""
+    """What was played: [output sample, position, samples] by output, output sample 0 leaves at `origin_ns`.
+
+    `totals` are the running totals every 200 ms and at the end, as records with the names of `Counters`, `time_ns` and
+    `target_ms`. A stretch of more than 10 s in which nothing happens has one.
+    """
 
     origin_ns: int
-    pieces: list[list[int]]
-    counters: Counters
-    discarded: int
-    snapshots: list[Snapshot]
+    pieces: NDArray[np.int64]
+    totals: NDArray[Any]
+
+    @property
+    def counters(self) -> Counters:
+        """The totals at the end."""
+        return _counters(self.totals[-1])
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """The totals one by one."""
+        return [
+            Snapshot(int(t["time_ns"]), int(t["target_ms"]) if t["played"] else None, _counters(t)) for t in self.totals
+        ]
 
 
 def run_neteq_phases(trace: PacketTrace) -> list[NetEqRun]:
@@ -60,14 +91,9 @@ def run_neteq_phases(trace: PacketTrace) -> list[NetEqRun]:
     Returns
     -------
     list of NetEqRun
-        Five, or three for a trace of more than 20 minutes. Each ends when all that arrived has been played.
+        One for each of `PHASES_NS`. Each ends when all that arrived has been played.
     """
-    packets = _packets(trace)
-    order = np.argsort(trace.arrival_ns, kind="stable")
-    length_ns = int(trace.arrival_ns.max()) - int(trace.arrival_ns.min())
-    phases = PHASES_NS[:3] if length_ns > LONG_S * NS_PER_S else PHASES_NS
-    arrivals = trace.arrival_ns[order].tolist()
-    runs = [_run(trace.rate_hz, [packets[i] for i in order.tolist()], arrivals, phase) for phase in phases]
+    runs = _run(trace, PHASES_NS)
     delays = [_window_delays(run) for run in runs]
     count = min(len(d) for d in delays)
     table = np.array([d[:count] for d in delays])
@@ -78,56 +104,22 @@ def run_neteq_phases(trace: PacketTrace) -> list[NetEqRun]:
 
 def run_neteq(trace: PacketTrace, phase_ns: int) -> NetEqRun:
     """Play a trace of at least one packet with the first tick `phase_ns` after the first arrival."""
-    packets = _packets(trace)
-    order = np.argsort(trace.arrival_ns, kind="stable")
-    arrivals = trace.arrival_ns[order].tolist()
-    return _run(trace.rate_hz, [packets[i] for i in order.tolist()], arrivals, phase_ns)
+    return _run(trace, (phase_ns,))[0]
 
 
-def _run(rate_hz: int, packets: list[Packet], arrivals: list[int], phase_ns: int) -> NetEqRun:
-    origin = arrivals[0] + phase_ns
-    neteq = NetEq(rate_hz)
-    snapshots: list[Snapshot] = []
-    due, total = 0, len(arrivals)
-    now = origin
-    while True:
-        while due < total and arrivals[due] <= now:
-            neteq.insert(packets[due])
-            due += 1
-        if due == total and neteq.idle:
-            break
-        ticks = 1
-        if neteq.muted and arrivals[due] > now + MAX_EMPTY_TICKS * TICK_NS:
-            ticks = (arrivals[due] - now) // TICK_NS
-            ticks -= (neteq.ticks + ticks) % SNAPSHOT_TICKS
-            neteq.skip_muted(ticks)
-        else:
-            neteq.tick()
-        now += ticks * TICK_NS
-        if neteq.ticks % SNAPSHOT_TICKS == 0:
-            snapshots.append(_snapshot(neteq, now))
-    if neteq.ticks % SNAPSHOT_TICKS:
-        snapshots.append(_snapshot(neteq, now))
-    return NetEqRun(origin, neteq.sync.pieces, neteq.counters, neteq.buffer.discarded, snapshots)
+def _run(trace: PacketTrace, phases_ns: tuple[int, ...]) -> list[NetEqRun]:
+    from analysis.neteq.grids import play_on_grids  # loads numba, for which nothing else should have to wait
+
+    origins = [int(trace.arrival_ns.min()) + phase for phase in phases_ns]
+    return [NetEqRun(at, *played) for at, played in zip(origins, play_on_grids(trace, origins), strict=True)]
 
 
-def _packets(trace: PacketTrace) -> list[Packet]:
-    ends = np.cumsum(trace.samples).tolist()
-    samples, positions = trace.samples.tolist(), trace.position.tolist()
-    dtx = (trace.payload_bytes <= DTX_BYTES).tolist()
-    return [
-        Packet(position, count, trace.pcm[end - count : end], quiet)
-        for position, count, end, quiet in zip(positions, samples, ends, dtx, strict=True)
-    ]
+def _counters(totals: Any) -> Counters:
+    return Counters(*(totals[field.name].item() for field in fields(Counters)))
 
 
 def _window_delays(run: NetEqRun) -> NDArray[np.float64]:
     """Mean wait (ms) of the packets emitted in each second, 0 where there were none."""
-    totals = [Counters(), *(s.counters for s in run.snapshots)][::WINDOW_SNAPSHOTS]
-    delay = np.diff([float(c.delay_ms_samples) for c in totals])
-    return np.asarray(delay / np.maximum(np.diff([float(c.emitted) for c in totals]), 1.0))
-
-
-def _snapshot(neteq: NetEq, now_ns: int) -> Snapshot:
-    counters = replace(neteq.counters)
-    return Snapshot(now_ns, neteq.target_ms if counters.played else None, counters)
+    totals = run.totals[WINDOW_SNAPSHOTS - 1 :: WINDOW_SNAPSHOTS]
+    delay = np.diff(totals["delay_ms_samples"].astype(np.float64), prepend=0.0)
+    return np.asarray(delay / np.maximum(np.diff(totals["emitted"].astype(np.float64), prepend=0.0), 1.0))

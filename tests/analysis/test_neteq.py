@@ -10,10 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from analysis.neteq import PHASES_NS, run_neteq
-from analysis.neteq.buffer import SyncBuffer
-from analysis.neteq.counters import Counters
-from analysis.neteq.delay import ArrivalHistory, DelayManager
-from analysis.neteq.signal import Searcher
+from analysis.neteq.buffer import advance_output, append, cut, place, repeat
+from analysis.neteq.counters import book_concealed
+from analysis.neteq.delay import max_delay_ms, observe, update_target
+from analysis.neteq.engine import start
+from analysis.neteq.signal import pitch
+from analysis.neteq.state import STATE, Record
 from analysis.playout import Playout, play
 from analysis.trace import PacketTrace
 
@@ -253,97 +255,110 @@ def test_the_range_spans_the_grids_that_may_have_been() -> None:
     assert result.play_range_ns(10**9) is None
 
 
+def jitter_buffer(rate_hz: int = RATE_HZ) -> Record:
+    state = np.zeros(1, STATE)
+    start(state, rate_hz, 0)
+    return state[0]
+
+
 def test_the_quantile_follows_the_largest_delays_of_half_seconds() -> None:
-    manager = DelayManager()
+    s = jitter_buffer()
     for k in range(1500):  # 30 s; a packet 50 ms late now and then
-        manager.update(50 if k % 20 == 0 else 0, False, 20 * k)
-    assert manager.target_ms == 60  # every half second holds a packet of the bucket 40 to 60 ms
+        update_target(s, 50 if k % 20 == 0 else 0, False, 20 * k)
+    assert s.target_ms == 60  # every half second holds a packet of the bucket 40 to 60 ms
     for k in range(1500, 1500 + 2500):
-        manager.update(0, False, 20 * k)
-    assert manager.target_ms == 60  # what came 98 half seconds ago still weighs more than 5 %
+        update_target(s, 0, False, 20 * k)
+    assert s.target_ms == 60  # what came 98 half seconds ago still weighs more than 5 %
     for k in range(4000, 4000 + 3000):
-        manager.update(0, False, 20 * k)
-    assert manager.target_ms == 20
+        update_target(s, 0, False, 20 * k)
+    assert s.target_ms == 20
 
 
 def test_reordering_is_waited_for_where_it_pays() -> None:
-    rare, often = DelayManager(), DelayManager()
+    rare, often = jitter_buffer(), jitter_buffer()
     for k in range(2000):
-        rare.update(70 if k % 400 == 399 else 0, k % 400 == 399, 20 * k)
-        often.update(70 if k % 10 == 9 else 0, k % 10 == 9, 20 * k)
+        update_target(rare, 70 if k % 400 == 399 else 0, k % 400 == 399, 20 * k)
+        update_target(often, 70 if k % 10 == 9 else 0, k % 10 == 9, 20 * k)
     assert rare.target_ms == 20  # 0.25 % of losses cost 5 ms, waiting for them 60 ms
     assert often.target_ms == 80
 
 
 def test_the_target_is_bounded_by_the_buffer() -> None:
-    manager = DelayManager()
-    manager.set_packet_ms(5)
+    s = jitter_buffer()
+    s.packet_ms = 5
     for k in range(500):
-        manager.update(1900, False, 20 * k)
-    assert manager.unlimited_ms == 1920
-    assert manager.target_ms == 750  # three quarters of 200 packets of 5 ms
+        update_target(s, 1900, False, 20 * k)
+    assert s.unlimited_ms == 1920
+    assert s.target_ms == 750  # three quarters of 200 packets of 5 ms
 
 
 def test_the_history_forgets_after_two_seconds_of_media() -> None:
-    history = ArrivalHistory(RATE_HZ)
-    assert history.insert(0, 0) is None  # alone
-    assert history.insert(FRAME, 30) == 10
-    assert history.max_delay_ms() == 10
-    assert history.insert(FRAME // 2, 60) == 50  # reordered: measured, but no reference
-    assert history.max_delay_ms() == 10
-    assert history.insert(3 * RATE_HZ, 4000) is None  # alone again
-    assert history.max_delay_ms() == 0
-    assert history.insert(0, 4000) is None  # too old
+    s, queues = jitter_buffer(), np.zeros((2, 3, 2), dtype=np.int64)
+    assert observe(s, queues, 0, 0) == -1  # alone
+    assert observe(s, queues, FRAME, 30) == 10
+    assert max_delay_ms(s, queues) == 10
+    assert observe(s, queues, FRAME // 2, 60) == 50  # reordered: measured, but no reference
+    assert max_delay_ms(s, queues) == 10
+    assert observe(s, queues, 3 * RATE_HZ, 4000) == -1  # alone again
+    assert max_delay_ms(s, queues) == 0
+    assert observe(s, queues, 0, 4000) == -1  # too old
 
 
 @pytest.mark.parametrize("f0_hz", [80.0, 125.0, 200.0, 390.0])
 @pytest.mark.parametrize("rate_hz", [8000, 16_000, 48_000])
 def test_the_pitch_search_finds_the_period(rate_hz: int, f0_hz: float) -> None:
     block = vowel(240 * (rate_hz // 8000), rate_hz, f0_hz) * np.float32(32768)
-    pitch = Searcher(rate_hz).pitch(block, None)
-    periods = pitch.period * f0_hz / rate_hz
+    period, correlation, active = pitch(block, rate_hz // 8000, -1.0)
+    periods = period * f0_hz / rate_hz
     # lags are placed to 1/8 ms / m by a parabola; 0.1 of a period keeps the correlation above 0.9 for these harmonics
     assert abs(periods - round(periods)) < 0.1
     assert periods > 0.5
-    assert pitch.active
-    assert pitch.correlation > 0.9
+    assert active
+    assert correlation > 0.9
 
 
 def test_cutting_and_repeating_a_period_moves_what_follows() -> None:
-    buffer = SyncBuffer(RATE_HZ, 30)
+    s, audio, pieces = jitter_buffer(), np.zeros(RATE_HZ, dtype=np.float32), np.zeros((8, 3), dtype=np.int64)
     sound = vowel(2 * FRAME) * np.float32(32768)
-    buffer.push(sound, 5000)
-    buffer.cut(FRAME, 384)  # 125 Hz
-    assert buffer.future == 30 + 2 * FRAME - 384
-    assert buffer.pieces == [[30, 5000, FRAME - 192], [30 + FRAME - 192, 5000 + FRAME + 192, FRAME - 192]]
+    at = append(s, audio, len(sound))
+    audio[at : at + len(sound)] = sound
+    place(s, pieces, 5000, len(sound))
+    cut(s, audio, pieces, FRAME, 384)  # 125 Hz
+    assert s.future == 30 + 2 * FRAME - 384
+    expected = [[30, 5000, FRAME - 192], [30 + FRAME - 192, 5000 + FRAME + 192, FRAME - 192]]
+    assert pieces[: s.piece_count].tolist() == expected
     # a cut of one period of a periodic sound leaves the sound as it was (float32 of 16-bit scale)
-    assert np.allclose(buffer.tail(2 * FRAME - 384), sound[: 2 * FRAME - 384], atol=1.0)
-    buffer.repeat(FRAME - 384, 384)
-    assert buffer.future == 30 + 2 * FRAME
-    assert np.allclose(buffer.tail(2 * FRAME), sound, atol=1.0)
-    assert sum(p[2] for p in buffer.pieces) == 2 * FRAME - 384
-    ends = [p[0] + p[2] for p in buffer.pieces]
-    gaps = [after[0] - end for end, after in zip(ends, buffer.pieces[1:], strict=False)]
+    assert np.allclose(audio[s.filled - 2 * FRAME + 384 : s.filled], sound[: 2 * FRAME - 384], atol=1.0)
+    repeat(s, audio, pieces, FRAME - 384, 384)
+    assert s.future == 30 + 2 * FRAME
+    assert np.allclose(audio[s.filled - 2 * FRAME : s.filled], sound, atol=1.0)
+    used = pieces[: s.piece_count]
+    assert used[:, 2].sum() == 2 * FRAME - 384
+    gaps = (used[1:, 0] - used[:-1, 0] - used[:-1, 2]).tolist()
     assert sorted(gaps) == [0, 384]
 
 
 def test_a_full_sync_buffer_keeps_what_is_to_come() -> None:
-    buffer = SyncBuffer(8000, 5)
-    for k in range(200):
-        buffer.push(np.full(160, k, dtype=np.float32), 160 * k)
-        buffer.advance(160)
-        assert buffer.future == 5
-        assert buffer.tail(5).tolist() == [k] * 5
-    assert buffer.pieces == [[5, 0, 200 * 160]]
+    s, audio, pieces = jitter_buffer(8000), np.zeros(1000, dtype=np.float32), np.zeros((2, 3), dtype=np.int64)
+    for k in range(400):
+        at = append(s, audio, 80)
+        audio[at : at + 80] = k
+        place(s, pieces, 80 * k, 80)
+        advance_output(s)
+        assert s.future == 5
+        assert audio[s.filled - 5 : s.filled].tolist() == [k] * 5
+        if k > 5:
+            assert audio[s.filled - 485] == k - 6  # 60 ms of what was played are kept
+    assert pieces[: s.piece_count].tolist() == [[5, 0, 400 * 80]]
 
 
 def test_nothing_counts_before_sound_was_played_and_overlays_are_taken_back() -> None:
-    counters = Counters()
-    counters.conceal(480, silent=False, new_event=True)
-    assert (counters.concealed, counters.events) == (0, 0)
-    counters.played = True
-    counters.conceal(-100, silent=False)
-    counters.conceal(480, silent=False, new_event=True)
-    assert (counters.concealed, counters.silent, counters.events) == (380, 0, 1)
-    counters.conceal(480, silent=True)
-    assert (counters.concealed, counters.silent) == (860, 480)
+    s = jitter_buffer()
+    book_concealed(s, 480, False, True)
+    assert (s.concealed, s.events) == (0, 0)
+    s.played = True
+    book_concealed(s, -100, False, False)
+    book_concealed(s, 480, False, True)
+    assert (s.concealed, s.silent, s.events) == (380, 0, 1)
+    book_concealed(s, 480, True, False)
+    assert (s.concealed, s.silent) == (860, 480)
