@@ -220,19 +220,23 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 def _errors(row: Mapping[str, Any], boundary: str) -> str:
     found = row[boundary]
-    return "-" if found is None else f"{found['p50']:.2f}/{found['p95']:.2f}/{found['max']:.1f}"
+    return (
+        "-"
+        if found is None
+        else "/".join(f"{found[name]:.{2 if found[name] < 100 else 0}f}" for name in ("p50", "p95", "max"))
+    )
 
 
 HEADER = (
-    f"{'condition':17}{'tool':26}{'turns':>6}{'right%':>8}{'end p50/p95/max':>21}{'audible':>21}{'latency':>21}"
+    f"{'condition':17}{'tool':26}{'turns':>6}{'right%':>8}{'end p50/p95/max':>22}{'audible':>22}{'latency':>22}"
     f"{'inside%':>9}{'±ms':>7}{'refused%':>9}{'flagged%':>9}{'>20':>5}{'spare':>6}{'x real time':>12}"
 )
 
 
 def _line(condition: str, tool: str, row: Mapping[str, Any]) -> str:
     return (
-        f"{condition:17}{tool:26}{row['turns']:>6}{_number(row['right_percent']):>8}{_errors(row, 'speech_stop'):>21}"
-        f"{_errors(row, 'audible'):>21}{_errors(row, 'latency'):>21}{_number(row['inside_stated_percent']):>9}"
+        f"{condition:17}{tool:26}{row['turns']:>6}{_number(row['right_percent']):>8}{_errors(row, 'speech_stop'):>22}"
+        f"{_errors(row, 'audible'):>22}{_errors(row, 'latency'):>22}{_number(row['inside_stated_percent']):>9}"
         f"{_number(row['median_stated_ms'], 2):>7}{_number(row['refused_percent']):>9}"
         f"{_number(row['flagged_percent']):>9}{row['unflagged_above_20_ms']:>5}{row['spare']:>6}"
         f"{_number(row['times_real_time'], 0):>12}"

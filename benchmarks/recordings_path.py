@@ -123,7 +123,7 @@ def coded(sound: Sound, rate_hz: int, name: str, bit_rate: int) -> Sound:
     size = encoder.frame_samples
     frames = np.pad(pcm, (0, -len(pcm) % size)).astype(np.float32, copy=False).reshape(-1, size)
     out = np.zeros_like(frames)
-    for i in np.flatnonzero(_sent(frames.any(axis=1), CODEC_PTIME_MS[name])).tolist():
+    for i in np.flatnonzero(_sent(np.asarray(frames.any(axis=1)), CODEC_PTIME_MS[name])).tolist():
         decoded = decoder.decode(encoder.encode(frames[i]))
         if decoded is not None:
             out[i] = decoded

@@ -26,7 +26,14 @@ Job = Mapping[str, Any]
 def openbenchmarks(checkout: Path, python: str, jobs: Sequence[Job], folder: Path) -> list[tuple[float, list[Any]]]:
     """CPU seconds and turns (like ours) for each job of `peers_openbenchmarks`."""
     answers = _run(python, "peers_openbenchmarks", "run", jobs, folder, str(checkout.resolve()))
-    return [(answer["cpu_s"], [_turn(i, turn, answer) for i, turn in enumerate(answer["turns"])]) for answer in answers]
+    return [(answer["cpu_s"], _turns(job, answer)) for job, answer in zip(jobs, answers, strict=True)]
+
+
+def _turns(job: Job, answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if answer["discard"] is not None and not answer["turns"]:
+        refused = {"outcome": NOT_MEASURABLE, "reason": answer["discard"]}
+        return [{"index": i, **refused} for i in range(job["turns"])]
+    return [_turn(i, turn, answer) for i, turn in enumerate(answer["turns"])]
 
 
 def _turn(index: int, turn: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from analysis.result import ANSWERED, NO_REPLY, NOT_MEASURABLE, OVERLAPPED, PREMATURE
-from benchmarks import recordings, recordings_sounds
+from benchmarks import recordings, recordings_peers, recordings_sounds
 from benchmarks.recordings_calls import TIMEOUT_S, Call, build
 from benchmarks.recordings_conditions import CONDITIONS, Condition
 from benchmarks.recordings_files import Library, long_recording
@@ -433,3 +433,38 @@ def test_conditions_cover_what_they_say() -> None:
     rates = {rate for condition in CONDITIONS.values() for rate in condition.rates_hz}
     assert rates == {8000, 16000, 24000, 44100, 48000}
     assert all(isinstance(condition, Condition) and name == condition.name for name, condition in CONDITIONS.items())
+
+
+class TestPeers:
+    """What another tool answers becomes turns as ours are written."""
+
+    def test_a_discarded_call_refuses_every_turn(self) -> None:
+        turns = recordings_peers._turns({"turns": 2}, {"discard": "turn_count_mismatch", "turns": []})
+        assert [(turn["index"], turn["outcome"], turn["reason"]) for turn in turns] == [
+            (0, NOT_MEASURABLE, "turn_count_mismatch"),
+            (1, NOT_MEASURABLE, "turn_count_mismatch"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("discard", "latency_ms", "outcome"),
+        [
+            (None, 501.0, ANSWERED),
+            (None, -250.0, PREMATURE),
+            ("no_response", None, NO_REPLY),
+            ("barged_reply", 400.0, OVERLAPPED),
+            ("vad_disagree", 400.0, NOT_MEASURABLE),
+        ],
+    )
+    def test_verdicts_become_outcomes(self, discard: str | None, latency_ms: float | None, outcome: str) -> None:
+        answer = {
+            "stimulus_start_ms": 1000.0,
+            "t1_ms": 2000.0,
+            "t2_ms": None if latency_ms is None else 2000.0 + latency_ms,
+            "ttfab_onset_ms": latency_ms,
+            "ttfab_content_ms": None,
+            "discard_reason": discard,
+        }
+        (turn,) = recordings_peers._turns({"turns": 1}, {"discard": None, "turns": [answer]})
+        assert turn["outcome"] == outcome
+        assert turn["speech_stop_s"] == 2.0
+        assert turn["latency_ms"] == (latency_ms if discard is None else None)
