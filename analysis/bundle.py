@@ -11,15 +11,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import BundleError, MalformedPacket
+from analysis.errors import BundleError, MalformedPacket, NotMeasurable
 from analysis.pcap import Direction, read_pcap
 from analysis.rtp import is_rtcp, is_rtp_or_rtcp, parse_rtp
 from analysis.streams import Timed
 
-__all__ = ["RUN_FILE", "RUN_SCHEMA", "SCHEMA", "CallRecord", "Event", "find_calls", "read_call", "read_run"]
+__all__ = [
+    "RUN_FILE",
+    "RUN_SCHEMA",
+    "SCHEMA",
+    "STATS_FILE",
+    "CallRecord",
+    "Event",
+    "find_calls",
+    "imported_manifest",
+    "read_call",
+    "read_run",
+]
 
 SCHEMA = "latency-probe/bundle/1"
 RUN_SCHEMA = "latency-probe/run/1"
+STATS_FILE = "stats.jsonl"
 RUN_FILE = "run.json"  # beside the calls of a run: what was planned
 
 
@@ -72,6 +84,23 @@ def find_calls(path: Path) -> list[Path]:
     return sorted(found, key=lambda p: (len(p.name), p.name))  # call-999 before call-1000
 
 
+def imported_manifest(path: Path) -> Mapping[str, Any] | None:
+    """The manifest of an imported bundle, its `source` a mapping; None for a recorded call.
+
+    Raises
+    ------
+    BundleError
+        As `read_call`.
+    """
+    manifest = _read_manifest(path / "manifest.json")
+    return manifest if _is_imported(manifest) else None
+
+
+def _is_imported(manifest: Mapping[str, Any]) -> bool:
+    source = manifest.get("source")
+    return isinstance(source, dict) and source.get("kind") == "import"
+
+
 def read_run(path: Path) -> list[CallRecord]:
     """Read a session's folder: its one call, or all calls that its run had planned.
 
@@ -82,6 +111,8 @@ def read_run(path: Path) -> list[CallRecord]:
     ------
     BundleError
         If there is no session, or not one call of it can be read.
+    NotMeasurable
+        If it holds imported statistics: no call was recorded then.
     """
     planned = _read_plan(path / RUN_FILE)
     # where all calls of a run are gone, its plan still says what was scheduled
@@ -126,8 +157,16 @@ def read_call(path: Path) -> CallRecord:
     ------
     BundleError
         If the manifest is missing or of another schema.
+    NotMeasurable
+        If it holds imported statistics instead of a recorded call.
     """
     manifest = _read_manifest(path / "manifest.json")
+    if _is_imported(manifest):
+        raise NotMeasurable(
+            "imported_statistics",
+            f"{path}: nothing measurable, it holds imported statistics",
+            next_step="use `latency-probe report` to plot them",
+        )
     said = manifest.get("warnings")
     warnings = [str(text) for text in said] if isinstance(said, list) else []
     events = tuple(_read_events(path / "events.jsonl", warnings))

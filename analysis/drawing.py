@@ -10,17 +10,42 @@ Palette for colour-blind readers: Okabe and Ito, "Color Universal Design", 2008.
 
 from __future__ import annotations
 
+import html
 import io
 import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-__all__ = ["COLUMNS", "INK", "PALETTE", "STYLE", "Drawing", "Series", "decimate", "drawing", "plain"]
+__all__ = [
+    "COLUMNS",
+    "INK",
+    "MAX_DOTS",
+    "PALETTE",
+    "STYLE",
+    "Drawing",
+    "Series",
+    "broken",
+    "count_text",
+    "decimate",
+    "draw_dots",
+    "drawing",
+    "house_style",
+    "new_figure",
+    "panels",
+    "plain",
+    "time_axis",
+]
 
 Series = NDArray[np.float64]
 
@@ -56,6 +81,11 @@ STYLE: dict[Any, Any] = {
     "hatch.linewidth": 1.2,
 }
 COLUMNS = 600  # of a decimated series
+MAX_DOTS = 3000  # of one panel; of more, the range in each column is drawn
+GAP_S = 1.0  # a series is broken where nothing came for so long
+WIDTH_IN = 9.6
+LONG_S = 300.0  # a longer time axis reads in minutes
+MINUTE_STEPS = [1, 1.5, 2, 3, 5, 10]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +117,8 @@ def decimate(t: Series, value: Series, *, columns: int = COLUMNS) -> tuple[Serie
     Returns
     -------
     tuple of ndarray
-        At most 2 · `columns` instants and values, or the input where it is no longer than that.
+        At most 2 · `columns` instants and values, or the input where it is no longer than that; and a NaN in each gap
+        of some stretches that it leaves.
     """
     if len(t) <= 2 * columns:
         return t, value
@@ -100,7 +131,112 @@ def decimate(t: Series, value: Series, *, columns: int = COLUMNS) -> tuple[Serie
             kept.append(int(begin))
         else:
             kept += sorted({int(begin + np.nanargmin(part)), int(begin + np.nanargmax(part))})
-    return t[kept], value[kept]
+    return broken(t[kept], value[kept], gap_s=3 * float(t[-1] - t[0]) / columns)
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw in the style of the pages; the settings of matplotlib are as before when it is left."""
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # text stays text: the reader's font draws it
+        yield
+
+
+def new_figure(height_in: float) -> Figure:
+    """An empty figure of the report's width."""
+    return Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+
+
+def panels(heights: Sequence[float], total_in: float) -> tuple[Figure, list[Any]]:
+    """A figure with panels of these relative heights, one above the other, on one x axis."""
+    figure = new_figure(total_in)
+    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)
+    return figure, list(axes[:, 0])
+
+
+def count_text(n: int, what: str) -> str:
+    """A count with the word for what was counted, in the plural where it is not one."""
+    return f"{n:,} {what if n == 1 else what + 's'}"
+
+
+def broken(t: Series, value: Series, *, gap_s: float = GAP_S) -> tuple[Series, Series]:
+    """The series with a NaN in the middle of each gap of more than `gap_s`, so that no line is drawn across it."""
+    gaps = np.flatnonzero(np.diff(t) > gap_s) + 1
+    return np.insert(t, gaps, (t[gaps - 1] + t[gaps]) / 2), np.insert(value, gaps, np.nan)
+
+
+def draw_dots(axes: Any, t: Series, value: Series, colour: str, *, label: str | None = None) -> bool:
+    """One dot a value, in one path; where there are too many, the range in each stretch of time.
+
+    Returns
+    -------
+    bool
+        True where ranges were drawn instead of dots.
+    """
+    known = np.isfinite(value)
+    t, value = t[known], value[known]
+    if len(t) > MAX_DOTS:
+        low, high, left, right = _ranges(t, value)
+        # a stretch of equal values would be no area at all
+        least = 0.006 * float(high.max() - low.min() or 1)
+        middle, half = (low + high) / 2, np.maximum(high - low, least) / 2
+        corners = np.array(
+            [[left, middle - half], [left, middle + half], [right, middle + half], [right, middle - half]]
+        )
+        vertices = corners.transpose(2, 0, 1).reshape(-1, 2)
+        codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO], len(left)).astype(np.uint8)
+        style: dict[str, Any] = {"facecolor": PALETTE[colour], "linewidth": 0}
+    else:
+        # a line of no length with round ends is a dot, and a tenth of the text of a marker
+        vertices = np.repeat(np.column_stack([t, value]), 2, axis=0)
+        codes = np.tile([Path.MOVETO, Path.LINETO], len(t)).astype(np.uint8)
+        style = {"fill": False, "edgecolor": PALETTE[colour], "linewidth": 2.6, "capstyle": "round"}
+    if len(vertices):
+        path = Path(vertices, codes)
+        path.should_simplify = False
+        axes.add_patch(PathPatch(path, zorder=2.5, **style))
+        axes.autoscale_view()
+        if label is not None:
+            axes.plot([], [], "o", color=PALETTE[colour], markersize=4, label=label)
+    return len(t) > MAX_DOTS
+
+
+def _ranges(t: Series, value: Series) -> tuple[Series, Series, Series, Series]:
+    """Lowest and highest value, begin and end of each column of time that holds any."""
+    begin, width = float(t[0]), max(float(t[-1] - t[0]), 1e-9) / COLUMNS
+    column = np.minimum(((t - begin) / width).astype(np.int64), COLUMNS - 1)
+    starts = np.flatnonzero(np.diff(column, prepend=-1))
+    left = begin + column[starts] * width
+    return np.minimum.reduceat(value, starts), np.maximum.reduceat(value, starts), left, left + width
+
+
+def time_axis(axes: Any, begin_s: float, end_s: float, label: str) -> None:
+    """Limits, ticks and label of an axis of seconds; a long one reads in minutes and seconds."""
+    margin = 0.01 * max(end_s - begin_s, 0.1)
+    axes.set_xlim(begin_s - margin, end_s + margin)
+    if end_s - begin_s <= LONG_S:
+        axes.set_xlabel(f"{label} (s)")
+        return
+    axes.xaxis.set_major_locator(_MinuteLocator(end_s - begin_s))
+    axes.xaxis.set_major_formatter(FuncFormatter(_minutes))
+    axes.set_xlabel(f"{label} (min:s)")
+
+
+class _MinuteLocator(MaxNLocator):
+    """Ticks at whole minutes, or at parts of one that divide it."""
+
+    def __init__(self, span_s: float) -> None:
+        super().__init__(nbins=9, steps=MINUTE_STEPS)
+        self.span_s = span_s
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        """As the base class, in units of a minute."""
+        return [60 * tick for tick in super().tick_values(vmin / 60, vmax / 60)]
+
+
+def _minutes(seconds: float, _: object) -> str:
+    whole = round(abs(seconds))
+    return f"{chr(0x2212) if seconds < 0 and whole else ''}{whole // 60}:{whole % 60:02d}"
 
 
 def drawing(kind: str, name: str, title: str, figure: Figure, caption: str) -> Drawing:
@@ -112,7 +248,7 @@ def drawing(kind: str, name: str, title: str, figure: Figure, caption: str) -> D
     svg = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     view_box = re.search(r'viewBox="([^"]*)"', svg)
     assert view_box is not None
-    head = f'<svg class="drawing" viewBox="{view_box[1]}" role="img" aria-label="{title}">'
+    head = f'<svg class="drawing" viewBox="{view_box[1]}" role="img" aria-label="{html.escape(title)}">'
     svg = head + svg[svg.index(">") + 1 :]
     svg = re.sub(r'\bid="([^"]*)"', rf'id="{name}-\1"', svg)
     svg = svg.replace("url(#", f"url(#{name}-").replace('xlink:href="#', f'href="#{name}-')

@@ -1,63 +1,28 @@
-"""A result and the packet series of its calls in, the report's figures out: SVG with a caption, no state kept.
-
-References
-----------
-Interarrival jitter: RFC 3550, section A.8.
-"""
+"""A result and the packet series of its calls in, the report's figures out: SVG with a caption, no state kept."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing import COLUMNS, INK, PALETTE, STYLE, Drawing, Series, decimate, drawing, plain
+from analysis.drawing import INK, PALETTE, Drawing, count_text, decimate, drawing, house_style, new_figure, plain
+from analysis.network_figures import draw_network
 from analysis.result import ANSWERED, FLAG_WARM_UP, PREMATURE, STAGES, Result, Turn
-from analysis.statistics import PERCENTILES, headline_turns, nearest_rank, ranked_latencies_ms
+from analysis.series import CallSeries
+from analysis.statistics import PERCENTILES, headline_turns, ranked_latencies_ms
 
 __all__ = ["STAGE_COLOURS", "CallSeries", "draw_all"]
 
 STAGE_COLOURS = dict(zip(STAGES, ("sky", "blue", "green", "orange", "purple"), strict=True))
-WIDTH_IN = 9.6
 MAX_ROWS = 30  # turns in one waterfall
 MIN_ROWS = 4  # room for its labels
-MAX_CALLS = 4  # up to so many calls each get their own drawing
-FIRST_CALLS = 3  # of more, the first ones and the pooled distribution
-MAX_LINES = 200  # marks of turns in one drawing
 MAX_BARS = 200  # turns that get error bars
 MAX_SPANS = 8  # of what an agent reported about one turn
-GAP_S = 1.0  # a series is broken where nothing came for so long
 MAX_POINTS = 2000  # of one curve
-
-
-@dataclass(frozen=True, slots=True)
-class CallSeries:
-    """What the packets of one call and the playout model say over time; float64, seconds on the call's time axis.
-
-    `arrival_s`, `transit_ms` (arrival − RTP time, up to a constant) and `jitter_ms` (RFC 3550) hold one value a packet,
-    in the order of arrival; `lost_s` holds the time of each lost packet. `jitter_buffer_delay_ms`, `target_delay_ms`
-    (NaN where nothing was emitted) and `concealed_ms` are over the window that ends at `playout_s`. `policy` names the
-    playout policy.
-    """
-
-    call: int
-    arrival_s: Series
-    transit_ms: Series
-    jitter_ms: Series
-    lost_s: Series
-    playout_s: Series
-    jitter_buffer_delay_ms: Series
-    target_delay_ms: Series
-    concealed_ms: Series
-    policy: str
 
 
 def draw_all(result: Result, series: Sequence[CallSeries]) -> list[Drawing]:
@@ -65,30 +30,14 @@ def draw_all(result: Result, series: Sequence[CallSeries]) -> list[Drawing]:
 
     Figures that would be empty are left out. The same input gives the same text.
     """
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # text stays text: the reader's font draws it
+    with house_style():
         drawn = [
             _waterfall(result.turns),
             _ecdf(result),
             _session(result.turns),
-            *_per_call(series, _arrival, _pooled_transit, result.turns),
-            *_per_call([s for s in series if len(s.playout_s)], _playout, _pooled_delay, result.turns),
+            *draw_network(series, result.turns),
         ]
     return [each for each in drawn if each is not None]
-
-
-def _per_call(series: Sequence[CallSeries], one: Any, pooled: Any, turns: Sequence[Turn]) -> list[Drawing | None]:
-    several = len(series) > MAX_CALLS
-    drawn = [one(each, turns) for each in series[: FIRST_CALLS if several else MAX_CALLS]]
-    return [*drawn, pooled(series)] if several else drawn
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what if n == 1 else what + 's'}"
-
-
-def _figure(height_in: float) -> Figure:
-    return Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
 
 
 def _ordered(turns: Iterable[Turn]) -> list[Turn]:
@@ -104,7 +53,7 @@ def _waterfall(turns: Sequence[Turn]) -> Drawing | None:
     if not rows:
         return None
     height = max(len(rows), MIN_ROWS)
-    figure = _figure(1.3 + 0.27 * height)
+    figure = new_figure(1.3 + 0.27 * height)
     axes = figure.subplots()
     used: set[str] = set()
     for row, turn in enumerate(rows):
@@ -126,7 +75,7 @@ def _waterfall(turns: Sequence[Turn]) -> Drawing | None:
         caption += " A stage below zero is drawn backwards, hatched, in a lane of its own."
     if used.intersection(STAGES):
         caption += " Stages lie end to end and sum to the user latency, printed beside."
-    text = f"n = {_count(len(turns), 'turn')}. {caption}"
+    text = f"n = {count_text(len(turns), 'turn')}. {caption}"
     return drawing("waterfall", "waterfall", "Where the time went, turn by turn", figure, text)
 
 
@@ -208,14 +157,14 @@ def _ecdf(result: Result) -> Drawing | None:
     n, answered = len(ranked), int(np.isfinite(ranked).sum())
     if not answered:
         return None
-    figure = _figure(3.6)
+    figure = new_figure(3.6)
     axes = figure.subplots()
     ranks = np.unique(np.linspace(1, answered, min(answered, MAX_POINTS)).round().astype(int))
     x, y = ranked[ranks - 1], ranks / n
     margin = max(0.12 * float(x[-1] - x[0]), 0.02 * abs(float(x[-1])), 5.0)
     left, right = float(x[0]) - margin, float(x[-1]) + margin
     axes.step([left, *x, right], [0, *y, y[-1]], where="post", color=PALETTE["blue"], linewidth=1.8)
-    caption = f"n = {_count(n, 'ranked turn')} (nearest rank)."
+    caption = f"n = {count_text(n, 'ranked turn')} (nearest rank)."
     if answered < n:
         axes.axhspan(answered / n, 1, color=PALETTE["vermillion"], alpha=0.15, linewidth=0)
         label = f"shaded: {n - answered:,} of {n:,} never answered"
@@ -257,7 +206,7 @@ def _session(turns: Sequence[Turn]) -> Drawing | None:
     heard = [turn for turn in rows if turn.latency_ms is not None and turn.outcome in (ANSWERED, PREMATURE)]
     if not heard:
         return None
-    figure = _figure(3.4)
+    figure = new_figure(3.4)
     axes = figure.subplots()
     _session_points(axes, heard, at, few=len(rows) <= MAX_BARS)
     unheard = np.array([at[id(turn)] for turn in rows if turn.latency_ms is None])
@@ -272,7 +221,7 @@ def _session(turns: Sequence[Turn]) -> Drawing | None:
     axes.set_xlabel("call time of speech_stop (s)" if timed else "turns, call after call (number)")
     axes.set_ylabel("user latency (ms)")
     figure.legend(loc="outside upper left", ncols=4, handletextpad=0.3, columnspacing=1.4)
-    caption = f"n = {_count(len(rows), 'turn')} in {_count(len(calls), 'call')}."
+    caption = f"n = {count_text(len(rows), 'turn')} in {count_text(len(calls), 'call')}."
     if len(rows) <= MAX_BARS:
         caption += " Error bars: the expanded uncertainty of each turn."
     return drawing("session", "session", "Latency over the session", figure, caption)
@@ -296,142 +245,3 @@ def _session_points(axes: Any, heard: Sequence[Turn], at: dict[int, float], *, f
         x, y = decimate(x, y, columns=MAX_POINTS // 2)
         fill = "none" if name == "rule" else colour
         axes.plot(x, y, marker, color=colour, markerfacecolor=fill, markersize=5 if few else 2.5, label=label)
-
-
-def _broken(t: Series, value: Series) -> tuple[Series, Series]:
-    """The series with a NaN in each gap of more than a second, so that no line is drawn across it."""
-    gaps = np.flatnonzero(np.diff(t) > GAP_S) + 1
-    return np.insert(t, gaps, t[gaps - 1] if len(gaps) else t[:0]), np.insert(value, gaps, np.nan)
-
-
-def _panels(heights: Sequence[float], total_in: float) -> tuple[Figure, Any]:
-    figure = _figure(total_in)
-    return figure, figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-
-
-def _mark_turns(axes: Sequence[Any], turns: Sequence[Turn], call: int) -> None:
-    mine = [turn for turn in _ordered(turns) if turn.call == call][:MAX_LINES]
-    marks = (
-        ("speech_stop", [t.speech_stop_s for t in mine if t.speech_stop_s is not None], "rule", (0, (3, 2))),
-        ("audible", [t.audible_s for t in mine if t.audible_s is not None], "green", "solid"),
-    )
-    for label, instants, colour, line in marks:
-        for i, at_s in enumerate(instants):
-            for k, panel in enumerate(axes):
-                own = label if i == k == 0 else None
-                panel.axvline(at_s, color=PALETTE[colour], linestyle=line, linewidth=1, zorder=1, label=own)
-
-
-def _arrival(series: CallSeries, turns: Sequence[Turn]) -> Drawing | None:
-    n = len(series.arrival_s)
-    if not n:
-        return None
-    figure, (upper, lower, strip) = _panels((3, 1.3, 0.28), 4.6)
-    transit = series.transit_ms - np.nanmin(series.transit_ms)
-    _mark_turns((upper, lower), turns, series.call)
-    t, value = _broken(*decimate(series.arrival_s, transit))
-    marker = "." if n <= 2 * COLUMNS else None
-    upper.plot(t, value, color=PALETTE["blue"], linewidth=0.8, marker=marker, markersize=2.5, label="packets")
-    t, value = _broken(*decimate(series.arrival_s, series.jitter_ms))
-    lower.plot(t, value, color=PALETTE["orange"], linewidth=1.4)
-    lost = _columns(series.lost_s)
-    strip.vlines(lost, 0, 1, color=PALETTE["vermillion"], linewidth=1.5)
-    lower.yaxis.set_major_locator(MaxNLocator(3))
-    strip.set_ylim(0, 1)
-    strip.set_yticks([0.5], ["lost"])
-    strip.tick_params(axis="y", length=0)
-    strip.spines["left"].set_visible(False)
-    for panel, label in ((upper, "transit above\nthe fastest (ms)"), (lower, "jitter (ms)")):
-        panel.set_ylabel(label)
-        panel.set_ylim(bottom=0)
-        panel.grid(axis="y")
-    strip.set_xlabel("call time (s)")
-    figure.legend(*upper.get_legend_handles_labels(), loc="outside upper left", ncols=3, columnspacing=1.4)
-    text = (
-        f"Call {series.call}: n = {_count(n, 'packet')} arrived, {len(series.lost_s):,} lost. Transit delay against "
-        "the fastest packet of the call; RFC 3550 interarrival jitter below it."
-    )
-    if n > 2 * COLUMNS:
-        text += f" Smallest and largest of each {COLUMNS}th of the call; no loss is left out."
-    return drawing("arrival", f"arrival-{series.call}", f"Packet arrival, call {series.call}", figure, text)
-
-
-def _columns(instants: Series) -> Series:
-    """One instant for each thousandth of the span that holds any: what can be told apart in print."""
-    if len(instants) <= 1000:
-        return instants
-    _, first = np.unique(
-        np.floor((instants - instants.min()) / max(float(np.ptp(instants)), 1e-9) * 1000), return_index=True
-    )
-    return instants[first]
-
-
-def _playout(series: CallSeries, turns: Sequence[Turn]) -> Drawing | None:
-    n, t = len(series.playout_s), series.playout_s
-    figure, (upper, lower) = _panels((3, 1), 4.0)
-    policy = plain(series.policy, 40)
-    delay, target = (np.asarray(v, dtype=float) for v in (series.jitter_buffer_delay_ms, series.target_delay_ms))
-    upper.plot(*decimate(t, delay), color=PALETTE["blue"], linewidth=1.4, label="jitter-buffer delay")
-    upper.plot(
-        *decimate(t, target), color=PALETTE["orange"], linewidth=1.2, linestyle=(0, (4, 2)), label="target delay"
-    )
-    _mark_turns((upper,), turns, series.call)
-    step_s = float(np.median(np.diff(t))) if n > 1 else 0.2
-    bins = min(n, COLUMNS)
-    total, edges = np.histogram(t, bins=bins, range=(t[0] - step_s, t[-1] + 1e-9), weights=series.concealed_ms)
-    lower.stairs(total, edges, fill=True, color=PALETTE["vermillion"])
-    lower.set_ylim(0, max(20.0, 1.1 * float(total.max())))
-    lower.set_ylabel("concealed\n(ms)")
-    upper.set_ylabel("delay (ms)")
-    upper.set_ylim(bottom=0)
-    for panel in (upper, lower):
-        panel.grid(axis="y")
-    lower.set_xlabel("call time (s)")
-    figure.legend(*upper.get_legend_handles_labels(), loc="outside upper left", ncols=4, columnspacing=1.4)
-    text = (
-        f"Call {series.call}, playout policy {policy} (modelled): n = {_count(n, 'window')} of {step_s * 1000:.0f} ms; "
-        f"{float(np.nansum(series.concealed_ms)):,.0f} ms concealed in all, summed per "
-        f"{1000 * (edges[1] - edges[0]):,.0f} ms. No line where nothing was emitted."
-    )
-    return drawing("playout", f"playout-{series.call}", f"Jitter buffer, call {series.call}", figure, text)
-
-
-def _pooled_transit(series: Sequence[CallSeries]) -> Drawing | None:
-    pooled = np.concatenate(
-        [s.transit_ms - np.nanmin(s.transit_ms) if len(s.transit_ms) else s.transit_ms for s in series]
-    )
-    lost = sum(len(s.lost_s) for s in series)
-    label = "transit above the fastest packet of its call (ms)"
-    text = f"{_count(len(series), 'call')} pooled: n = {_count(len(pooled), 'packet')} arrived, {lost:,} lost."
-    return _pooled("arrival", "Packet arrival, all calls", pooled, label, text)
-
-
-def _pooled_delay(series: Sequence[CallSeries]) -> Drawing | None:
-    pooled = np.concatenate([s.jitter_buffer_delay_ms for s in series])
-    pooled = pooled[~np.isnan(pooled)]
-    policies = ", ".join(plain(policy, 40) for policy in sorted({s.policy for s in series}))
-    concealed = float(sum(np.nansum(s.concealed_ms) for s in series))
-    text = (
-        f"{_count(len(series), 'call')} pooled, playout policy {policies} (modelled): "
-        f"n = {_count(len(pooled), 'window')}; {concealed:,.0f} ms concealed in all."
-    )
-    return _pooled("playout", "Jitter buffer, all calls", pooled, "jitter-buffer delay (ms)", text)
-
-
-def _pooled(kind: str, title: str, values: Series, label: str, text: str) -> Drawing | None:
-    if not len(values):
-        return None
-    values = np.sort(values)
-    figure = _figure(2.8)
-    axes = figure.subplots()
-    ranks = np.unique(np.linspace(1, len(values), min(len(values), MAX_POINTS)).round().astype(int))
-    axes.step(values[ranks - 1], ranks / len(values), where="post", color=PALETTE["blue"], linewidth=1.8)
-    marks = ", ".join(
-        f"{name.upper()} {nearest_rank(values, PERCENTILES[name]):.1f} ms" for name in ("p50", "p95", "p99")
-    )
-    axes.set_ylim(0, 1.04)
-    axes.grid()
-    axes.set_xlabel(label)
-    axes.set_ylabel("share")
-    text += f" {marks}. The first {FIRST_CALLS} calls are drawn on their own."
-    return drawing(kind, f"{kind}-pooled", title, figure, text)

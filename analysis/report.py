@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from analysis.drawing import plain
-from analysis.figures import CallSeries, draw_all
+from analysis.figures import draw_all
+from analysis.page import template
 from analysis.report_words import (
     LABEL_CHARS,
     MISSING,
@@ -38,6 +38,7 @@ from analysis.result import (
     Result,
     Turn,
 )
+from analysis.series import CallSeries
 from analysis.statistics import PERCENTILES, headline_turns, nearest_rank, summarize
 
 __all__ = ["render_report"]
@@ -84,12 +85,8 @@ def render_report(
     """
     summary = summarize(result.turns)
     by = result.summary.get("by")
-    environment = Environment(
-        loader=PackageLoader("analysis", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    template = environment.get_template("report.html.j2")
     pooled = [turn for turn in headline_turns(result.turns) if turn.outcome == ANSWERED]
-    return template.render(
+    return template("report.html.j2").render(
         source=_source(result),
         cards=[_card(name, summary["percentiles_ms"][name]) for name in ("p50", "p95")],
         sentences=sentences(result, summary),

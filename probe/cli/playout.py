@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +13,17 @@ from typing import Annotated
 
 import typer
 
+from analysis.bundle import imported_manifest
 from analysis.capture import read_capture
+from analysis.capture_page import stream_series
 from analysis.capture_rtp import RtpStream, choose_codecs, described_in, find_streams, may_matter
 from analysis.codecs import CODECS, Codec
-from analysis.errors import EXIT_OK, NotMeasurable, UsageError
+from analysis.errors import EXIT_OK, BundleError, NotMeasurable, UsageError
 from analysis.inbound import Inbound, document, measure
 from analysis.playout import parse_policy
+from analysis.series import CallSeries
 from analysis.units import ns_to_s
-from probe.cli.common import JsonOption
+from probe.cli.common import JsonOption, write_page
 from probe.cli.output import say, warn, write_document
 
 __all__ = ["playout"]
@@ -36,28 +41,36 @@ def playout(
         list[str] | None,
         typer.Option("--payload-type", metavar="PT=CODEC", help="What a payload type is, e.g. 111=opus; repeatable."),
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="PAGE.html", help="Also write a page of plots of each stream.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Statistics and playout of each RTP stream in a capture, in W3C names and units.
 
-    Example: latency-probe playout call.pcapng --policy fixed:100 --payload-type 111=opus
+    Example: latency-probe playout call.pcapng --policy fixed:100 --payload-type 111=opus -o call.html
     """
     policy = parse_policy(policy).name
     wanted = None if ssrc is None else _ssrc(ssrc)
     given = _payload_types(payload_type or [])
+    _refuse_imported(capture)
     read = read_capture(capture, keep=may_matter)
     for warning in read.warnings:
         warn(f"warning: {warning}")
     described = described_in(read.datagrams)
     streams = _wanted(find_streams(read.datagrams), wanted, capture)
     read = replace(read, datagrams=())  # the streams have what is needed of them
+    zero_ns = min(stream.packets[0].time_ns for stream in streams)
     measured: list[Inbound] = []
+    series: list[CallSeries] = []
     unmeasured: list[str] = []
     for stream in streams:
         choice = choose_codecs(stream, given=given, described=described, negotiated=read.payload_types)
         inbound = measure(stream, choice, policy)
         if inbound is not None:
             measured.append(inbound)
+            if out is not None:
+                series.append(stream_series(stream, choice, inbound, policy, zero_ns, len(series)))
         else:
             types = ", ".join(str(number) for number in choice.unknown) or "none with sound"
             unmeasured.append(f"ssrc {stream.ssrc:#010x}: codec not known (payload type {types})")
@@ -69,12 +82,42 @@ def playout(
         )
     for text in unmeasured:
         warn(f"warning: {text}: left out; name it with --payload-type PT=CODEC")
+    if out is not None:
+        _write_page(out, capture, policy, measured, series, [*read.warnings, *unmeasured])
     if as_json:
         write_document(json.dumps(document(policy, measured, [*read.warnings, *unmeasured]), indent=1, allow_nan=False))
     else:
         for number, inbound in enumerate(measured):
             say(*([""] if number else []), *_block(inbound, policy))
+        if out is not None:
+            say(out)
     return EXIT_OK
+
+
+def _refuse_imported(capture: Path) -> None:
+    with contextlib.suppress(BundleError):  # what else is wrong with a folder is said where it is read
+        if capture.is_dir() and imported_manifest(capture) is not None:
+            raise NotMeasurable(
+                "imported_statistics",
+                f"{capture}: no packets in it, it holds imported statistics",
+                next_step="use `latency-probe report` to plot them",
+            )
+
+
+def _write_page(
+    out: Path,
+    capture: Path,
+    policy: str,
+    measured: Sequence[Inbound],
+    series: Sequence[CallSeries],
+    warnings: Sequence[str],
+) -> None:
+    from analysis.capture_page import CapturedStream, render_capture  # jinja2 is needed by nothing else
+
+    streams = [CapturedStream(*pair) for pair in zip(measured, series, strict=True)]
+    command = f"latency-probe playout {shlex.quote(str(capture))} --policy {policy} -o {shlex.quote(str(out))}"
+    page = render_capture(capture.name, policy, streams, warnings, command=command)
+    write_page(out, page.encode(errors="replace"))
 
 
 def _ssrc(text: str) -> int:

@@ -1,4 +1,4 @@
-"""`report`: sessions and result files into one HTML page."""
+"""`report`: sessions and result files, or imported statistics, into one HTML page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from analysis.bundle import find_calls
-from analysis.errors import BundleError, UsageError
-from analysis.figures import CallSeries
+from analysis.bundle import STATS_FILE, find_calls, imported_manifest
+from analysis.errors import EXIT_OK, BundleError, NotMeasurable, UsageError
 from analysis.result import Result, Source, Turn, exit_code, result_from_text
+from analysis.series import CallSeries
 from analysis.statistics import summarize
+from analysis.stats_series import read_stats, stats_series
 from probe.cli.common import (
     OutputDelayOption,
     conditions,
@@ -54,12 +55,18 @@ def report(
     ] = None,
     output_delay_ms: OutputDelayOption = None,
 ) -> int:
-    """Write the report of one or more sessions; of a result file, without the figures that need its packets.
+    """Write the report of sessions; of a result file, without the figures that need its packets; of imported
+    statistics, what a browser reported of itself.
 
     Example: latency-probe report demo -o report.html
     """
     from analysis.report import render_report  # jinja2 is needed by nothing else
 
+    imported = _imported(paths)
+    if imported:
+        if policy is not None or output_delay_ms is not None:
+            raise UsageError("imported statistics have no playout policy and no output delay to choose")
+        return _report_imported(imported, out)
     policies, output = None if policy is None else policy_list(policy), output_delay(output_delay_ms)
     sessions, files = _sorted_out(paths)
     if files and (policy is not None or output_delay_ms is not None):
@@ -79,6 +86,61 @@ def report(
     write_page(out, page.encode(errors="replace"))
     say(out)
     return exit_code(whole.result)
+
+
+def _imported(paths: Sequence[Path]) -> list[Path]:
+    """The folders of imported statistics among the paths; all or none are.
+
+    Raises
+    ------
+    UsageError
+        If recorded calls or result files are given beside them.
+    """
+    found: list[Path] = []
+    others: list[Path] = []
+    for path in paths:
+        try:
+            calls = find_calls(path) if path.is_dir() else []
+        except BundleError:
+            calls = []
+        for call in calls or [path]:
+            try:
+                (others if not calls or imported_manifest(call) is None else found).append(call)
+            except BundleError:
+                others.append(call)  # it is said what is wrong with it where it is read
+    if found and others:
+        raise UsageError(
+            f"{found[0]}: imported statistics do not go into one report with {others[0]}",
+            next_step="write a report of each",
+        )
+    return list(dict.fromkeys(found))
+
+
+def _report_imported(folders: Sequence[Path], out: Path) -> int:
+    from analysis.statistics_page import Connection, render_statistics  # jinja2 is needed by nothing else
+
+    connections = []
+    for number, folder in enumerate(folders):
+        manifest = imported_manifest(folder) or {}
+        source, texts = manifest.get("source", {}), manifest.get("warnings")
+        warnings = [str(text) for text in texts] if isinstance(texts, list) else []
+        series = stats_series(read_stats(folder / STATS_FILE, warnings), warnings=warnings)
+        for warning in series.warnings:
+            warn(f"warning: {folder}: {warning}")
+        title = "The peer connection" if len(folders) == 1 else f"Peer connection {number}"
+        shown = {key: str(source[key]) for key in ("format", "file", "peer_connection", "user_agent") if key in source}
+        shown["snapshots"] = f"{series.snapshots:,} in {series.span_s[1] - series.span_s[0]:,.1f} s"
+        connections.append(Connection(title, {k.replace("_", " "): v for k, v in shown.items()}, series))
+    if not any(each.series.plottable for each in connections):
+        raise NotMeasurable(
+            "no_statistics",
+            f"{folders[0]}: nothing in {STATS_FILE} that could be plotted",
+            next_step="it needs two snapshots of received audio, of a round trip or of the output at least",
+        )
+    page = render_statistics(", ".join(map(str, folders)), connections)
+    write_page(out, page.encode(errors="replace"))
+    say(out)
+    return EXIT_OK
 
 
 def _sorted_out(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from analysis.bundle import RUN_FILE, RUN_SCHEMA, SCHEMA, Event, find_calls, read_call, read_run
-from analysis.errors import BundleError
+from analysis.bundle import RUN_FILE, RUN_SCHEMA, SCHEMA, Event, find_calls, imported_manifest, read_call, read_run
+from analysis.errors import BundleError, NotMeasurable
 from analysis.pcap import Direction, Endpoints, pcap_header
 from analysis.rtcp import compound, serialize_receiver_report
 from analysis.rtp import RtpPacket, serialize_rtp
@@ -300,3 +300,33 @@ class TestFindCalls:
                 find_calls(path)
             assert str(path) in caught.value.line()
             assert caught.value.next_step
+
+
+class TestImported:
+    @staticmethod
+    def folder(path: Path, source: Any) -> Path:
+        path.mkdir(parents=True)
+        manifest = {"schema": SCHEMA, "clock": {"monotonic_ns": 0, "wall_ns": WALL_NS}, "turns": [], "source": source}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        return path
+
+    def test_imported_statistics_are_no_recorded_call(self, tmp_path: Path) -> None:
+        folder = self.folder(tmp_path / "import", {"kind": "import", "format": "rtcstats"})
+        manifest = imported_manifest(folder)
+        assert manifest is not None
+        assert manifest["source"]["format"] == "rtcstats"
+        for read in (read_call, read_run):
+            with pytest.raises(NotMeasurable, match="imported statistics") as refused:
+                read(folder)
+            assert refused.value.exit_code == 3
+
+    def test_one_of_several_is_enough(self, tmp_path: Path) -> None:
+        self.folder(tmp_path / "run" / "call-000", {"kind": "import"})
+        with pytest.raises(NotMeasurable):
+            read_run(tmp_path / "run")
+
+    @pytest.mark.parametrize("source", [None, "import", {"kind": "session"}, ["import"]])
+    def test_any_other_source_is_that_of_a_recorded_call(self, tmp_path: Path, source: Any) -> None:
+        folder = self.folder(tmp_path / "call", source)
+        assert imported_manifest(folder) is None
+        assert read_call(folder).received == ()

@@ -171,8 +171,8 @@ def test_the_headline_says_how_long_how_sure_and_of_how_many(page: Page) -> None
 
 
 def test_there_is_a_figure_of_each_kind_with_n_in_its_caption(page: Page) -> None:
-    assert page.kinds == ["waterfall", "ecdf", "session", "arrival", "playout"]
-    assert page.count("svg") == len(page.captions) == 5
+    assert page.kinds == ["waterfall", "ecdf", "session", "playout", "arrival", "loss", "delay"]
+    assert page.count("svg") == len(page.captions) == 7
     assert all("n = " in caption for caption in page.captions)
 
 
@@ -289,7 +289,7 @@ def test_a_run_without_a_single_answer_still_gives_a_report(turns: tuple[Turn, .
 
 def test_one_turn_gives_a_report_that_claims_nothing_beyond_it() -> None:
     page = Page(render_report(make_result(answered(0)), [make_series()], CONDITIONS))
-    assert page.kinds == ["waterfall", "ecdf", "session", "arrival", "playout"]
+    assert page.kinds == ["waterfall", "ecdf", "session", "playout", "close-up", "arrival", "loss", "delay"]
     assert "One turn says nothing about the next." in page.words
     assert "too few turns to bound" in page.words
 
@@ -344,7 +344,9 @@ def test_two_thousand_turns_of_a_hundred_calls_stay_small() -> None:
     assert len(html.encode("utf-8")) < 8_000_000
     page = Page(html)
     assert "100 more turns stand in result.json" in page.words
-    assert page.kinds.count("arrival") == page.kinds.count("playout") == 4
+    assert page.kinds.count("arrival") == page.kinds.count("playout") == 3
+    assert page.kinds.count("close-up") == 1
+    assert page.kinds.count("delay") == 4
     assert "bootstrap-calls" in page.words
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,54 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = playout(capsys, "--help")
     assert code == 0
     assert "Example: latency-probe playout" in out
+
+
+def test_a_page_of_plots_for_each_stream_beside_the_document(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path, page = capture(tmp_path / "two.pcap", (0x12345678, 0, 0), (9, 8, 300)), tmp_path / "two.html"
+    code, out, _ = playout(capsys, path, "-o", page, "--policy", "fixed:60", "--json")
+    assert code == 0
+    assert len(json.loads(out)["streams"]) == 2
+    html = page.read_text()
+    for kind in ("playout", "arrival", "loss", "delay"):
+        assert html.count(f'data-kind="{kind}"') == 2
+    assert "<h2>Stream 0x12345678</h2>" in html
+    assert "jitterBufferEmittedCount" in html
+    assert "fixed:60" in html
+    assert "no user latency" in html
+    ids = re.findall(r'\bid="([^"]*)"', html)
+    assert len(ids) == len(set(ids))
+    assert not re.search(r'(?:src|href)="(?!#)|url\((?!#)|<script|https?://', html)
+    assert playout(capsys, path, "-o", tmp_path / "again.html", "--policy", "fixed:60")[1].endswith("again.html\n")
+    assert (tmp_path / "again.html").read_text().replace("again.html", "two.html") == html
+
+
+def test_a_page_of_a_stream_that_is_not_played_has_its_packets_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path, page = capture(tmp_path / "one.pcap", (5, 96, 0)), tmp_path / "one.html"
+    # 160 bytes of mu-law are no Opus packets of 160 ticks
+    code, _, _ = playout(capsys, path, "-o", page, "--payload-type", "96=opus")
+    assert code == 0
+    html = page.read_text()
+    assert 'data-kind="arrival"' in html
+    assert 'data-kind="loss"' in html
+    assert "not played" in html
+    assert "too late" not in html.partition("How this was worked out")[0]
+
+
+def test_a_page_that_cannot_be_written_is_said_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = capture(tmp_path / "one.pcap", (5, 0, 0))
+    code, _, err = playout(capsys, path, "-o", tmp_path / "no" / "page.html")
+    assert code == 2
+    assert "cannot be written" in err
+
+
+def test_imported_statistics_have_no_packets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    clock = {"monotonic_ns": 0, "wall_ns": START_NS}
+    manifest = {"schema": "latency-probe/bundle/1", "source": {"kind": "import"}, "clock": clock, "turns": []}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    code, _, err = playout(capsys, tmp_path)
+    assert code == 3
+    assert "use `latency-probe report`" in err
