@@ -6,6 +6,7 @@ RTCIceCandidatePairStats. A request that had to be repeated times nothing (Karn)
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ class CheckLog:
     def __init__(self) -> None:
         self.pairs: dict[tuple[Hashable, Hashable], PairChecks] = {}
         self._pending: dict[bytes, tuple[PairChecks, int | None]] = {}
-        self._new: list[RoundTrip] = []
+        self._new: deque[RoundTrip] = deque(maxlen=MAX_PENDING)
 
     def sent(self, time_ns: int, local: Hashable, remote: Hashable, transaction: bytes, *, request: bool) -> None:
         """A request or a response leaves at `time_ns` (monotonic)."""
@@ -76,7 +77,8 @@ class CheckLog:
 
     def take_round_trips(self) -> list[RoundTrip]:
         """Those since this was asked last."""
-        new, self._new = self._new, []
+        new = list(self._new)
+        self._new.clear()
         return new
 
     def _pair(self, local: Hashable, remote: Hashable) -> PairChecks | None:

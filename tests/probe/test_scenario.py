@@ -44,6 +44,7 @@ def test_defaults(tmp_path: Path) -> None:
     assert scenario.name == "case"
     assert (scenario.codec, scenario.ptime_ms, scenario.background_dbov) == ("opus", 20, -65.0)
     assert (scenario.spacing, scenario.timeout, scenario.greeting_timeout, scenario.warm_up) == (6.0, 10.0, 5.0, 0)
+    assert scenario.stats_interval == 0.2
     assert scenario.base_dir == tmp_path
     assert scenario.expand() == (Turn(index=0, key="turns[0]", utterance="en/1", file=None, language="en"),)
 
@@ -169,6 +170,9 @@ WRONG = {
     "nan": ("timeout = nan\n" + ONE, "timeout: found nan, expected above 0"),
     "inf": (ONE + "idle_before = inf", r"turns\[0\]\.idle_before: found inf, expected 0 to 86400"),
     "huge float": ("spacing = 1e300\n" + ONE, r"spacing: found 1e\+300, expected 0 to 3600"),
+    "statistics too often": ("stats_interval = 0.01\n" + ONE, "stats_interval: found 0.01, expected 0.05 to 60"),
+    "statistics too seldom": ("stats_interval = 61\n" + ONE, "stats_interval: found 61(.0)?, expected 0.05 to 60"),
+    "statistics never": ("stats_interval = inf\n" + ONE, "stats_interval: found inf, expected 0.05 to 60"),
     "huge integer": ("warm_up = " + "9" * 400 + "\n" + ONE, "warm_up: found 9{60}…, expected a whole number"),
     "huge hexadecimal": (ONE + "repeat = 0x" + "f" * 9000, r"repeat: found a number of thousands of digits"),
     "thousands of digits": ("warm_up = " + "9" * 5000 + "\n" + ONE, "not valid TOML: .*4300 digits"),
