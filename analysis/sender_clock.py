@@ -162,7 +162,7 @@ def sender_clock(reports: Iterable[SentAt], rate_hz: int) -> SenderClock:
 
 
 def _ppm(slope: float, half: float) -> SlopePpm:
-    return SlopePpm(slope * 1e6, (slope - half) * 1e6, (slope + half) * 1e6)
+    return SlopePpm(float(slope * 1e6), float((slope - half) * 1e6), float((slope + half) * 1e6))
 
 
 def _stretches(reports: Iterable[SentAt], rate_hz: int) -> list[_Stretch]:
@@ -238,8 +238,8 @@ def arrival_drift(stamps: Sequence[tuple[int, int]]) -> ArrivalDrift:
     slope, half, intercept, _ = _line(x, y, floor=1e-6)
     middle_s = float(x.mean())
     offset_ns = arrival0_ns - unix_ns_from_ntp(ntp0) + round((intercept + slope * middle_s) * NS_PER_S)
-    # an arrival grows late by what the sender's clock loses
-    return ArrivalDrift(SlopePpm(-slope * 1e6, (-slope - half) * 1e6, (-slope + half) * 1e6), offset_ns, count)
+    # an arrival grows late by what the sender's clock loses, so the drift is the negative of the slope
+    return ArrivalDrift(_ppm(-slope, half), offset_ns, count)
 
 
 def _stepped(x: NDArray[np.float64], y: NDArray[np.float64]) -> bool:

@@ -164,7 +164,7 @@ def test_wall_clock_stepped_back_an_hour_moves_nothing(start: Start, tmp_path: P
     result = run.result()
     assert outcomes(result) == ["answered"] * 3
     for turn in result["turns"]:
-        # after the step the kernel's stamps are of another clock than this process reads: arrivals are times of reading,
+        # after the step the kernel stamps by another clock than this process reads: arrivals are times of reading,
         # and how late that may have been is part of the turn's own uncertainty
         late_ms = turn["uncertainty_parts_ms"].get("probe_lag", 0.0)
         assert turn["received_ms"] == pytest.approx(turn["truth"]["received_ms"], abs=3 + late_ms)
@@ -172,6 +172,16 @@ def test_wall_clock_stepped_back_an_hour_moves_nothing(start: Start, tmp_path: P
         # an hour would show as 3,600,000 ms in either (a sixteenth of it in the jitter); a busy machine never does that
         assert turn["network"]["jitter_ms"] < 1000
         assert turn["network"]["rtt_ms"] is None or 0 < turn["network"]["rtt_ms"] < 10_000
+    taken = [json.loads(line) for line in (run.out / "stats.jsonl").read_text().splitlines()]
+    shifts = []
+    for snapshot in taken:
+        objects = {entry["type"]: entry for entry in snapshot["stats"]}
+        shifts.append(objects["transport"]["timestamp"] - snapshot["t_ns"] / 1e6)
+        assert objects.get("inbound-rtp", {}).get("jitter", 0.0) < 1.0
+    # the wall clock of the beginning all along; a float of milliseconds since 1970 is good to 0.3 µs
+    assert max(shifts) - min(shifts) < 0.001
+    assert 0 < objects["remote-inbound-rtp"]["roundTripTime"] < 10
+    assert 0 < objects["remote-outbound-rtp"]["roundTripTime"] < 10
 
 
 def test_loopback_alone_is_enough(start: Start, need: Need) -> None:
