@@ -45,6 +45,7 @@ PCAP_NS_MAGIC = 0xA1B23C4D
 PCMU = 0
 NS = 1e-9
 WINDOW_S = 1.0
+ONSET_POLLS = 2  # of 200 ms
 FIELDS = {
     "delay": "jitterBufferDelay",
     "target": "jitterBufferTargetDelay",
@@ -251,18 +252,30 @@ class Pair:
         """The browser's figures."""
         return self._row([stream.browser for stream in self.streams])
 
-    def window_differences(self, runs: list[NetEqRun]) -> tuple[Float, NDArray[np.bool_]]:
-        """|model − browser| of each window (ms), and which windows hold an onset."""
-        differences, with_onset = [], []
+    def window_differences(self, runs: list[NetEqRun]) -> Float:
+        """|model − browser| (ms) of each window."""
+        differences = []
         for stream, run in zip(self.streams, runs, strict=True):
             starts, ends = poll_windows(stream.trace, stream.browser)
             model = window_means(model_series(run, stream.first_ns), starts, ends)
             differences.append(np.abs(model - window_means(stream.browser, starts, ends)))
-            onsets = onset_times_s(stream.trace)
-            with_onset.append(
-                np.array([bool(np.any((onsets >= a) & (onsets < b))) for a, b in zip(starts, ends, strict=True)])
-            )
-        return np.concatenate(differences), np.concatenate(with_onset).astype(np.bool_)
+        return np.concatenate(differences)
+
+    def onset_errors(self, runs: list[NetEqRun]) -> Float:
+        """Model − browser (ms) at each onset: the mean delay from the poll before its packet arrives over 400 ms.
+
+        An onset in whose window no packet left, or with less than a whole window before the end, has none.
+        """
+        errors = []
+        for stream, run in zip(self.streams, runs, strict=True):
+            times, until = stream.browser["t"], counted_until(stream.trace, stream.browser)
+            at = np.searchsorted(times, onset_times_s(stream.trace), side="right") - 1
+            at = at[(at >= 0) & (at + ONSET_POLLS < len(times))]
+            starts, ends = times[at], times[at + ONSET_POLLS]
+            model = window_means(model_series(run, stream.first_ns), starts, ends)
+            difference = model - window_means(stream.browser, starts, ends)
+            errors.append(difference[(ends <= until) & ~np.isnan(difference)])
+        return np.concatenate(errors)
 
     def window_means_at(self, other: Pair) -> Float:
         """The browser's mean delay in each window of another run's polls, moved to this run's start."""

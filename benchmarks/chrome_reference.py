@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import sys
 import tempfile
-import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.errors import EXIT_BUDGET, EXIT_INTERRUPTED, ProbeError, UsageError
 from analysis.neteq import run_neteq_phases
@@ -78,14 +78,16 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One condition. Windows are |difference| of one-second means, ms: the model's, and between two runs."""
+    """One condition. Windows are |difference| of one-second means, ms: the model's, and between two runs.
+
+    `onset_errors`: model − browser (ms) of each talkspurt onset of all runs.
+    """
 
     name: str
     figures: tuple[Figure, ...]
     window_p95: float
     window_own_p95: float
-    onset_mean: float
-    onset_p95: float
+    onset_errors: tuple[float, ...]
 
     @property
     def misses(self) -> list[str]:
@@ -140,13 +142,13 @@ async def play(
 def judge(name: str, pairs: Sequence[Pair]) -> Verdict:
     """Compare the runs of one condition."""
     sides: list[tuple[Row, Row]] = []
-    differences, onsets = [], []
+    differences: list[NDArray[np.float64]] = []
+    onsets: list[float] = []
     for pair in pairs:
         models = [run_neteq_phases(stream.trace)[0] for stream in pair.streams]
         sides.append((pair.model_row(models), pair.browser_row()))
-        difference, with_onset = pair.window_differences(models)
-        differences.append(difference)
-        onsets.append(difference[with_onset])
+        differences.append(pair.window_differences(models))
+        onsets += pair.onset_errors(models).tolist()
     figures = []
     for key, limit in LIMITS.items():
         model = float(np.median([getattr(ours, key) for ours, _ in sides]))
@@ -155,30 +157,47 @@ def judge(name: str, pairs: Sequence[Pair]) -> Verdict:
         own = float(np.mean([abs(a - b) for a, b in combinations(theirs, 2)])) if len(theirs) > 1 else 0.0
         figures.append(Figure(key, model, browser, own, limit.of(browser)))
     own_windows = [np.abs(a.window_means_at(b) - b.window_means_at(b)) for a, b in combinations(pairs, 2)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a condition may have no window or no onset
-        return Verdict(
-            name,
-            tuple(figures),
-            float(np.nanpercentile(np.concatenate(differences), 95)),
-            float(np.nanpercentile(np.concatenate(own_windows), 95)) if own_windows else 0.0,
-            float(np.nanmean(np.concatenate(onsets))),
-            float(np.nanpercentile(np.concatenate(onsets), 95)) if np.concatenate(onsets).size else float("nan"),
-        )
+    return Verdict(
+        name,
+        tuple(figures),
+        float(np.nanpercentile(np.concatenate(differences), 95)),
+        float(np.nanpercentile(np.concatenate(own_windows), 95)) if own_windows else 0.0,
+        tuple(onsets),
+    )
+
+
+def _spread(errors: Sequence[float]) -> str:
+    """Mean ± twice the standard deviation."""
+    return f"{np.mean(errors):+.1f} ± {2 * np.std(errors):.1f}" if len(errors) > 1 else "–"
+
+
+def onset_summary(verdicts: Sequence[Verdict]) -> str:
+    """The model's error at talkspurt onsets, overall and by kind of path."""
+    lines = ["| onsets | n | mean | expanded uncertainty (k = 2) | 95 % within |", "|---|---|---|---|---|"]
+    for kind in ("all", "steady", "jittery", "lossy"):
+        picked = [v for v in verdicts if kind == "all" or (v.name in CONDITIONS and CONDITIONS[v.name].kind == kind)]
+        errors = np.array([e for v in picked for e in v.onset_errors])
+        if len(errors):
+            expanded = 2 * float(np.sqrt(np.mean(errors**2)))
+            within = float(np.percentile(np.abs(errors), 95))
+            lines.append(f"| {kind} | {len(errors)} | {errors.mean():+.1f} ms | {expanded:.1f} ms | {within:.1f} ms |")
+    return "\n".join(lines)
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
     """The verdicts as lines of Markdown."""
-    heads = ["condition", "delay", "target", "concealed", "inserted", "removed", "1-s p95 (own)", "onset mean, p95", ""]
+    heads = ["condition", "delay", "target", "concealed", "inserted", "removed", "1-s p95 (own)", "at onsets", ""]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for v in verdicts:
         cells = [f"{f.model:.1f}/{f.browser:.1f} ± {f.own:.1f}" for f in v.figures]
         cells.append(f"{v.window_p95:.1f} ({v.window_own_p95:.1f})")
-        cells.append(f"{v.onset_mean:.1f}, {v.onset_p95:.1f}")
+        cells.append(_spread(v.onset_errors))
         cells.append("pass" if not v.misses else "misses " + ", ".join(v.misses))
         lines.append(f"| {v.name} | " + " | ".join(cells) + " |")
     lines.append("")
-    lines.append("model/browser ± the browser's own difference between runs (ms)")
+    lines.append(
+        "model/browser ± the browser's own difference between runs (ms); at onsets: mean ± k = 2 of model − browser"
+    )
     return "\n".join(lines)
 
 
@@ -203,6 +222,7 @@ def report(folder: Path, names: Sequence[str] | None = None) -> int:
         if names is None or name in names:
             verdicts.append(judge(name, [read_pair(folder, run) for run in runs]))
     print(table(verdicts))
+    print("\n" + onset_summary(verdicts) + "\n")
     failed = [v.name for v in verdicts if v.misses]
     print(
         f"{len(verdicts) - len(failed)} of {len(verdicts)} conditions pass"
