@@ -58,7 +58,14 @@ class CapturedStream:
 
 
 def stream_series(
-    stream: RtpStream, choice: CodecChoice, inbound: Inbound, policy: str, zero_ns: int, number: int
+    stream: RtpStream,
+    choice: CodecChoice,
+    inbound: Inbound,
+    policy: str,
+    zero_ns: int,
+    number: int,
+    *,
+    playouts: Sequence[Playout] = (),
 ) -> CallSeries:
     """The series of a captured stream; without playout where `inbound` says that it was not played.
 
@@ -71,13 +78,17 @@ def stream_series(
         Time 0 of the page.
     number : int
         Tells streams apart, as a call's number does.
+    playouts : sequence of Playout
+        Those of the stream's generations, where they are at hand; without them they are made again.
     """
     is_played = inbound.concealed_ms is not None
     # what is encrypted or was captured in part does not tell its own duration
     streams = build_streams(stream.packets if is_played else _stand_ins(stream, choice.codecs), choice.codecs)
-    heard: list[tuple[Stream, Playout | None]] = []
-    for each in streams:
-        heard.append((each, _played(each, policy) if is_played else None))
+    if is_played and len(playouts) != len(streams):
+        playouts = [_played(each, policy) for each in streams]
+    heard: list[tuple[Stream, Playout | None]] = [
+        (each, playouts[i] if is_played else None) for i, each in enumerate(streams)
+    ]
     return call_series(
         number,
         zero_ns,

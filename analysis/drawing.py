@@ -40,6 +40,7 @@ __all__ = [
     "decimate",
     "draw_dots",
     "drawing",
+    "from_zero",
     "house_style",
     "new_figure",
     "panels",
@@ -163,6 +164,12 @@ def broken(t: Series, value: Series, *, gap_s: float = GAP_S) -> tuple[Series, S
     """The series with a NaN in the middle of each gap of more than `gap_s`, so that no line is drawn across it."""
     gaps = np.flatnonzero(np.diff(t) > gap_s) + 1
     return np.insert(t, gaps, (t[gaps - 1] + t[gaps]) / 2), np.insert(value, gaps, np.nan)
+
+
+def from_zero(axes: Any, *, least: float = 1.0) -> None:
+    """Let the y axis begin at 0 and end somewhat above what is drawn, at `least` above 0."""
+    top = float(axes.dataLim.y1)
+    axes.set_ylim(0, max(1.08 * top, least) if np.isfinite(top) else least)
 
 
 def draw_dots(axes: Any, t: Series, value: Series, colour: str, *, label: str | None = None) -> bool:

@@ -23,6 +23,7 @@ from analysis.drawing import (
     decimate,
     draw_dots,
     drawing,
+    from_zero,
     panels,
     plain,
     time_axis,
@@ -296,9 +297,11 @@ def _arrival(series: CallSeries, turns: Sequence[Turn]) -> Drawing | None:
         )
     time_axis(axes[-1], *series.span_s, series.axis)
     for panel in axes:
-        panel.set_ylim(bottom=0)  # the time between packets may have a limit of its own above
         panel.grid(axis="y")
         panel.locator_params(axis="y", nbins=4)
+    from_zero(jitter)
+    for panel in rest:
+        from_zero(panel)
     mark_turns(axes, turns, series.call)
     handles = axes[0].get_legend_handles_labels()
     if handles[0]:

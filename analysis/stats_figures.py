@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from analysis.drawing import PALETTE, Drawing, Series, count_text, decimate, drawing, panels, plain, time_axis
+from analysis.drawing import (
+    PALETTE,
+    Drawing,
+    Series,
+    count_text,
+    decimate,
+    drawing,
+    from_zero,
+    panels,
+    plain,
+    time_axis,
+)
 from analysis.drawing_parts import (
     LANE_IN,
     PANEL_IN,
@@ -30,6 +41,7 @@ __all__ = ["draw_statistics"]
 
 MAX_INBOUND = 6  # streams that are drawn
 MAX_TRACES = 4
+FEW_POINTS = 60  # each is marked, so that it is seen how little there is
 AXIS = "time from the first snapshot"
 COLOURS = ("purple", "green", "blue", "orange")
 
@@ -84,7 +96,7 @@ def _delays(
     for device in devices[:1]:
         _line(upper, device.t_s, device.value_ms, "green", "output device (playout delay)", dashes=(1, 1.2))
     upper.set_ylabel("delay (ms)")
-    upper.set_ylim(bottom=0)
+    from_zero(upper, least=10.0)
     upper.grid(axis="y")
     if lanes:
         draw_lanes(axes[1], lanes, span_s)
@@ -112,12 +124,15 @@ def _line(
     width: float = 1.4,
     dashes: tuple[float, float] | None = None,
 ) -> None:
-    """A line that breaks where the value is not known; a value between two unknown ones is a dot."""
+    """A line that breaks where the value is not known; a value between two unknown ones, and each of few, is a dot."""
     if not np.isfinite(value).any():
         return
     style = "solid" if dashes is None else (0, dashes)
     axes.plot(*decimate(t, value), color=PALETTE[colour], linewidth=width, linestyle=style, label=label)
     known = np.isfinite(value)
+    if known.sum() <= FEW_POINTS:
+        axes.plot(t[known], value[known], ".", color=PALETTE[colour], markersize=6)
+        return
     alone = known & ~np.append(known[1:], False) & ~np.insert(known[:-1], 0, False)
     axes.plot(*decimate(t[alone], value[alone]), ".", color=PALETTE[colour], markersize=3)
 
@@ -146,7 +161,7 @@ def _network(stream: InboundStatistics, span_s: tuple[float, float], name: str, 
         panel.grid(axis="y")
         panel.locator_params(axis="y", nbins=4)
         if "dBov" not in label:
-            panel.set_ylim(bottom=0)
+            from_zero(panel)
     time_axis(axes[-1], *span_s, AXIS)
     parts = [f"n = {count_text(len(stream.t_s), 'snapshot')}."]
     jitter = stream.jitter_ms[np.isfinite(stream.jitter_ms)]
@@ -218,7 +233,7 @@ def _round_trips(traces: Sequence[Trace], span_s: tuple[float, float], key: str)
         middle, longest = float(np.median(value)), float(value[-1])
         said.append(f"{trace.name}: n = {len(value):,}, median {middle:,.1f} ms, longest {longest:,.1f} ms.")
     axes.set_ylabel("round trip (ms)")
-    axes.set_ylim(bottom=0)
+    from_zero(axes)
     axes.grid(axis="y")
     time_axis(axes, *span_s, AXIS)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4, columnspacing=1.4)

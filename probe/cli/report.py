@@ -66,7 +66,7 @@ def report(
     if imported:
         if policy is not None or output_delay_ms is not None:
             raise UsageError("imported statistics have no playout policy and no output delay to choose")
-        return _report_imported(imported, out)
+        return _report_imported(imported, out, ", ".join(map(str, paths)))
     policies, output = None if policy is None else policy_list(policy), output_delay(output_delay_ms)
     sessions, files = _sorted_out(paths)
     if files and (policy is not None or output_delay_ms is not None):
@@ -116,7 +116,7 @@ def _imported(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _report_imported(folders: Sequence[Path], out: Path) -> int:
+def _report_imported(folders: Sequence[Path], out: Path, name: str) -> int:
     from analysis.statistics_page import Connection, render_statistics  # jinja2 is needed by nothing else
 
     connections = []
@@ -137,7 +137,7 @@ def _report_imported(folders: Sequence[Path], out: Path) -> int:
             f"{folders[0]}: nothing in {STATS_FILE} that could be plotted",
             next_step="it needs two snapshots of received audio, of a round trip or of the output at least",
         )
-    page = render_statistics(", ".join(map(str, folders)), connections)
+    page = render_statistics(name, connections)
     write_page(out, page.encode(errors="replace"))
     say(out)
     return EXIT_OK

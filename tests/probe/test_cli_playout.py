@@ -69,7 +69,7 @@ def test_the_document(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         (9, "pcma", 8),
     ]
     for stream in found["streams"]:
-        assert set(stream) == ENTRY
+        assert set(stream) >= ENTRY
         assert stream["direction"] == "received"
         said = stream["inbound_rtp"]
         assert said["packetsReceived"] == 50
@@ -77,7 +77,7 @@ def test_the_document(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         assert said["jitter"] == 0
         assert said["jitterBufferEmittedCount"] == 8000
         assert said["jitterBufferDelay"] == said["jitterBufferTargetDelay"] == pytest.approx(8000 * 0.06)
-        assert {tuple(p) for p in stream["series"]} == {
+        assert {tuple(p)[:4] for p in stream["series"]} == {
             ("t_s", "jitter_buffer_delay_ms", "target_delay_ms", "concealed_ms")
         }
         # from the stream's own first packet, every 200 ms; the last packet is played 1.04 s after it
