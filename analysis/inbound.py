@@ -17,15 +17,25 @@ from analysis.capture_rtp import CodecChoice, RtpStream, durations_fit
 from analysis.codecs import Codec
 from analysis.playout import Playout, PlayoutPoint, play
 from analysis.reception import Reception
-from analysis.rtp import RtpPacket, signed_difference
+from analysis.rtp import signed_difference
 from analysis.streams import ForwardSound, Stream, Timed, build_streams, packet_trace
 from analysis.units import NS_PER_S, ns_to_ms, ns_to_s, samples_to_ms
 
-__all__ = ["SCHEMA", "ArrivalStatistics", "Inbound", "SeriesPoint", "arrival_statistics", "document", "measure"]
+__all__ = [
+    "EARLIEST_WALL_NS",
+    "SCHEMA",
+    "ArrivalStatistics",
+    "Inbound",
+    "SeriesPoint",
+    "arrival_statistics",
+    "document",
+    "measure",
+    "media_playout",
+    "played_duration",
+]
 
 SCHEMA = "latency-probe/playout/1"
 EARLIEST_WALL_NS = 365 * 86400 * NS_PER_S  # times before 1971 are of no wall clock
-HEADER_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,9 @@ class SeriesPoint:
     jitter_buffer_delay_ms: float | None
     target_delay_ms: float | None
     concealed_ms: float
+    removed_ms: float = 0.0
+    inserted_ms: float = 0.0
+    packets_discarded: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,8 @@ class Inbound:
     `inbound_rtp` has the W3C names. `first_ns` and `last_ns` are the arrivals of its first and last packet.
     `concealed_ms`, `inserted_ms` and `removed_ms` are None where nothing was played, `silent_ms` (silence in what was
     concealed) where the policy does not know it. `jitter_mean_ms` and `jitter_max_ms` are over all packets, `jitter` is
-    that after the last one.
+    that after the last one. `media_playout` (RTCAudioPlayoutStats) is empty where nothing was played; `output_delay_ms`
+    is what was given for the device, which nobody measured here. `playouts` are those of its generations.
     """
 
     ssrc: int
@@ -65,6 +79,9 @@ class Inbound:
     inserted_ms: float | None = None
     removed_ms: float | None = None
     warnings: tuple[str, ...] = ()
+    media_playout: Mapping[str, float | int] = field(default_factory=dict)
+    output_delay_ms: float | None = None
+    playouts: tuple[Playout, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +138,9 @@ def arrival_statistics(packets: Sequence[Timed], clock_rate_hz: int) -> ArrivalS
     return ArrivalStatistics(min(deltas), delta_mean, max(deltas), min(jitters), jitter_mean, max(jitters), jitters[-1])
 
 
-def measure(stream: RtpStream, choice: CodecChoice, policy: str) -> Inbound | None:
+def measure(
+    stream: RtpStream, choice: CodecChoice, policy: str, *, output_delay_ms: float | None = None
+) -> Inbound | None:
     """What the receiver of a stream would have counted under a playout policy.
 
     Parameters
@@ -131,6 +150,8 @@ def measure(stream: RtpStream, choice: CodecChoice, policy: str) -> Inbound | No
         From `analysis.capture_rtp.choose_codecs`.
     policy : str
         As `analysis.playout.play` takes it.
+    output_delay_ms : float, optional
+        From the jitter buffer to the ear. Assumed, never measured here; only `totalPlayoutDelay` depends on it.
 
     Returns
     -------
@@ -156,7 +177,7 @@ def measure(stream: RtpStream, choice: CodecChoice, policy: str) -> Inbound | No
     played = _play(stream, choice.codecs, policy, warnings)
     totals: dict[str, float] = {}
     for playout in played:
-        _add(inbound, {**playout.inbound, **_duration(playout)})
+        _add(inbound, {**playout.inbound, **played_duration(playout.inbound, playout.rate_hz)})
         _add(totals, _totals_ms(playout))
     points = sorted((p for playout in played for p in playout.series), key=lambda p: p.time_ns)
     return Inbound(
@@ -174,35 +195,28 @@ def measure(stream: RtpStream, choice: CodecChoice, policy: str) -> Inbound | No
         jitter_max_ms=arrivals.jitter_max_ms,
         **totals,
         warnings=tuple(warnings),
+        media_playout=media_playout(inbound, output_delay_ms),
+        output_delay_ms=output_delay_ms,
+        playouts=tuple(played),
     )
 
 
 def _received(stream: RtpStream, codec: Codec, of_clock: set[int]) -> dict[str, float | int]:
     """What packets alone determine."""
     reception = Reception(codec.clock_rate_hz)
-    header_bytes = 0
     for timed in stream.packets:
-        duplicates = reception.duplicates
         reception.add(timed.time_ns, timed.packet, sound=timed.packet.payload_type in of_clock)
-        if reception.duplicates == duplicates:
-            header_bytes += _header_bytes(timed.packet)
     inbound: dict[str, float | int] = {
         "packetsReceived": reception.packets_received,
         "packetsLost": reception.packets_lost,
         "jitter": reception.jitter_s,
         "bytesReceived": reception.bytes_received + stream.missing_bytes,
-        "headerBytesReceived": header_bytes,
+        "headerBytesReceived": reception.header_bytes_received,
     }
     last_ns = stream.packets[-1].time_ns
     if last_ns > EARLIEST_WALL_NS:
         inbound["lastPacketReceivedTimestamp"] = ns_to_ms(last_ns)
     return inbound
-
-
-def _header_bytes(packet: RtpPacket) -> int:
-    """Bytes of header and padding, as W3C counts them: all of the datagram that is not payload."""
-    extension = 0 if packet.extension_profile is None else 4 + len(packet.extension)
-    return HEADER_BYTES + 4 * len(packet.csrcs) + extension + packet.padding
 
 
 def _play(stream: RtpStream, codecs: Mapping[int, Codec], policy: str, warnings: list[str]) -> list[Playout]:
@@ -244,8 +258,20 @@ def _add(totals: dict[str, float | int], more: Mapping[str, float | int]) -> Non
         totals[name] = totals.get(name, 0) + value
 
 
-def _duration(playout: Playout) -> dict[str, float]:
-    return {"totalSamplesDuration": playout.inbound["totalSamplesReceived"] / playout.rate_hz}
+def played_duration(inbound: Mapping[str, float | int], rate_hz: int) -> dict[str, float]:
+    """`totalSamplesDuration` of one playout's counters."""
+    return {"totalSamplesDuration": inbound["totalSamplesReceived"] / rate_hz}
+
+
+def media_playout(inbound: Mapping[str, float | int], output_delay_ms: float | None) -> dict[str, float | int]:
+    """RTCAudioPlayoutStats of what the counters say was played; what the device made up, it alone knows."""
+    if "totalSamplesReceived" not in inbound:
+        return {}
+    count = inbound["totalSamplesReceived"]
+    found = {"totalSamplesDuration": inbound["totalSamplesDuration"], "totalSamplesCount": count}
+    if output_delay_ms is not None:
+        found["totalPlayoutDelay"] = count * output_delay_ms / 1000
+    return found
 
 
 def _totals_ms(playout: Playout) -> dict[str, float]:
@@ -261,7 +287,15 @@ def _totals_ms(playout: Playout) -> dict[str, float]:
 
 def _point(point: PlayoutPoint, first_ns: int) -> SeriesPoint:
     t_s = ns_to_s(point.time_ns - first_ns)
-    return SeriesPoint(t_s, point.jitter_buffer_delay_ms, point.target_delay_ms, point.concealed_ms)
+    return SeriesPoint(
+        t_s,
+        point.jitter_buffer_delay_ms,
+        point.target_delay_ms,
+        point.concealed_ms,
+        point.removed_ms,
+        point.inserted_ms,
+        point.packets_discarded,
+    )
 
 
 def document(policy: str, streams: Iterable[Inbound], warnings: Iterable[str] = ()) -> dict[str, Any]:
@@ -285,7 +319,7 @@ def _entry(stream: Inbound, begin_ns: int) -> dict[str, Any]:
     def rounded(value: float | None, digits: int) -> float | int | None:
         return round(value, digits) if isinstance(value, float) else value
 
-    return {
+    entry = {
         "ssrc": stream.ssrc,
         "codec": stream.codec,
         "payload_type": stream.payload_type,
@@ -294,14 +328,21 @@ def _entry(stream: Inbound, begin_ns: int) -> dict[str, Any]:
         "direction": stream.direction,
         "start_s": round(ns_to_s(stream.first_ns - begin_ns), 9),
         "inbound_rtp": {name: rounded(value, 9) for name, value in stream.inbound_rtp.items()},
+        "media_playout": {name: rounded(value, 9) for name, value in stream.media_playout.items()},
         "series": [
             {
                 "t_s": round(p.t_s, 9),
                 "jitter_buffer_delay_ms": rounded(p.jitter_buffer_delay_ms, 6),
                 "target_delay_ms": rounded(p.target_delay_ms, 6),
                 "concealed_ms": round(p.concealed_ms, 6),
+                "removed_ms": round(p.removed_ms, 6),
+                "inserted_ms": round(p.inserted_ms, 6),
+                "packets_discarded": p.packets_discarded,
             }
             for p in stream.series
         ],
         "warnings": list(stream.warnings),
     }
+    if stream.output_delay_ms is not None:
+        entry["output"] = {"ms": stream.output_delay_ms, "evidence": "assumed"}
+    return entry

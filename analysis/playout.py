@@ -8,6 +8,7 @@ the output delay of the sink is not in them.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +19,30 @@ from analysis.neteq import NetEqRun, run_neteq_phases
 from analysis.trace import PacketTrace, talkspurts
 from analysis.units import NS_PER_MS, NS_PER_S, ms_to_ns, samples_to_ms, samples_to_ns
 
-__all__ = ["Playout", "PlayoutPoint", "Policy", "parse_policy", "play"]
+__all__ = ["Playout", "PlayoutPoint", "Policy", "Totals", "parse_policy", "play"]
 
 MAX_FIXED_MS = 5000
 MAX_SHOWN = 40  # characters of a policy that is none
 POINT_MS = 200
 MAX_EMPTY_POINTS = 50  # of a stretch in which nothing happens; the rest of it is one point
+# W3C's names for what `analysis.neteq` counts, and for what it sums up in other units than seconds
+NETEQ_COUNTS = {
+    "jitterBufferEmittedCount": "emitted",
+    "concealedSamples": "concealed",
+    "silentConcealedSamples": "silent",
+    "concealmentEvents": "events",
+    "insertedSamplesForDeceleration": "inserted",
+    "removedSamplesForAcceleration": "removed",
+    "totalSamplesReceived": "received",
+    "packetsDiscarded": "discarded",
+}
+NETEQ_SECONDS = {
+    "jitterBufferDelay": ("delay_ms_samples", 1000),
+    "jitterBufferTargetDelay": ("target_ms_samples", 1000),
+    "jitterBufferMinimumDelay": ("minimum_ms_samples", 1000),
+    "totalProcessingDelay": ("processing_ns_samples", NS_PER_S),
+    "totalAudioEnergy": ("energy", 1),
+}
 
 Int64 = NDArray[np.int64]
 
@@ -45,6 +64,15 @@ class PlayoutPoint:
     removed_ms: float
     inserted_ms: float
     silent_concealed_ms: float = 0.0
+    packets_discarded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Running totals: `counters[name][i]` (W3C names) holds from `time_ns[i]` until the next; 0 before the first."""
+
+    time_ns: Int64
+    counters: Mapping[str, NDArray[np.number]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +98,8 @@ class Playout:
     `piece_ns[i]` + k / rate; a sample in no piece was never played (lost, late, or removed by acceleration).
 
     `inbound` has the W3C names; what the policy does not determine is absent. `alternatives` are the pieces (position,
-    samples, ns) that `chrome` plays where the sink's 10 ms ticks lie elsewhere, which no trace tells.
+    samples, ns) that `chrome` plays where the sink's 10 ms ticks lie elsewhere, which no trace tells. `totals` are the
+    same counters over time, which `inbound_at` adds up.
     """
 
     policy: str
@@ -81,6 +110,17 @@ class Playout:
     inbound: dict[str, float | int]
     series: tuple[PlayoutPoint, ...]
     alternatives: tuple[tuple[Int64, Int64, Int64], ...] = ()
+    totals: tuple[Totals, ...] = ()
+
+    def inbound_at(self, time_ns: int) -> dict[str, float | int]:
+        """What `inbound` would have been at a moment; under `chrome` at the last multiple of 200 ms before it."""
+        found = {name: type(value)(0) for name, value in self.inbound.items()}
+        for totals in self.totals:
+            at = int(np.searchsorted(totals.time_ns, time_ns, side="right")) - 1
+            if at >= 0:
+                for name, values in totals.counters.items():
+                    found[name] += values[at].item()
+        return found
 
     def play_ns(self, position: int) -> int | None:
         """When the sample at `position` leaves (monotonic ns), None where it is never played."""
@@ -167,8 +207,9 @@ def play(trace: PacketTrace, policy: str) -> Playout:
     -----
     1. `jitterBufferDelay` is booked per packet (its wait times its samples), as libwebrtc does; under `chrome` a wait
        is a whole number of 10 ms ticks, as in its statistics, while pieces are to the sample.
-    2. Only `chrome` knows what concealment sounds like, so `silentConcealedSamples` is absent elsewhere, as are the
-       targets under `none`.
+    2. Only `chrome` hears the sound and decodes it at a certain time, so `silentConcealedSamples`, `totalAudioEnergy`
+       and `totalProcessingDelay` are absent elsewhere, as are the targets under `none`. Its energy is that of
+       libwebrtc's level meter, as a browser reports it: some 30 times the mean square of speech.
     """
     parsed = parse_policy(policy)
     policy = parsed.name
@@ -218,14 +259,34 @@ def _constant(trace: PacketTrace, policy: str, parsed: Policy, spurt: Int64, due
     }
     if parsed.kind == "fixed":
         inbound["jitterBufferTargetDelay"] = inbound["jitterBufferMinimumDelay"] = parsed.delay_ms * emitted / 1000
-    series = _constant_series(
-        rate_hz,
-        int(trace.arrival_ns.min()),
-        (due_ns[played], trace.samples[played], wait_ns),
-        (gap_ns, gap_samples),
-        parsed.delay_ms if parsed.kind == "fixed" else None,
-    )
-    return Playout(policy, rate_hz, position, samples, due_ns[played][order], inbound, series)
+    events = (due_ns[played], trace.samples[played], wait_ns), (gap_ns, gap_samples), trace.arrival_ns[~played]
+    target_ms = parsed.delay_ms if parsed.kind == "fixed" else None
+    series = _constant_series(rate_hz, int(trace.arrival_ns.min()), *events, target_ms)
+    totals = _constant_totals(*events, target_ms)
+    return Playout(policy, rate_hz, position, samples, due_ns[played][order], inbound, series, totals=totals)
+
+
+def _constant_totals(
+    emitted: tuple[Int64, Int64, Int64], gaps: tuple[Int64, Int64], discarded_ns: Int64, target_ms: float | None
+) -> tuple[Totals, ...]:
+    """The counters over time; what was emitted or made up counts when it was due, whole."""
+    due_ns, samples, wait_ns = (column[np.argsort(emitted[0], kind="stable")] for column in emitted)
+    gap_ns, gap_samples = (column[np.argsort(gaps[0], kind="stable")] for column in gaps)
+    count, made_up = np.cumsum(samples), np.cumsum(gap_samples)
+    played: dict[str, NDArray[np.number]] = {
+        "jitterBufferDelay": np.cumsum(samples * (wait_ns / NS_PER_S)),
+        "jitterBufferEmittedCount": count,
+        "totalSamplesReceived": count,
+    }
+    if target_ms is not None:
+        played["jitterBufferTargetDelay"] = played["jitterBufferMinimumDelay"] = target_ms * count / 1000
+    concealed: dict[str, NDArray[np.number]] = {
+        "concealedSamples": made_up,
+        "concealmentEvents": np.arange(1, len(made_up) + 1),
+        "totalSamplesReceived": made_up,
+    }
+    discarded = Totals(np.sort(discarded_ns), {"packetsDiscarded": np.arange(1, len(discarded_ns) + 1)})
+    return Totals(due_ns, played), Totals(gap_ns, concealed), discarded
 
 
 def _gaps(trace: PacketTrace, spurt: Int64, played: NDArray[np.bool_], due_ns: Int64) -> tuple[Int64, Int64]:
@@ -252,18 +313,20 @@ def _constant_series(
     origin_ns: int,
     emitted: tuple[Int64, Int64, Int64],
     gaps: tuple[Int64, Int64],
+    discarded_ns: Int64,
     target_ms: float | None,
 ) -> tuple[PlayoutPoint, ...]:
     """Points every 200 ms from the first arrival on; an event counts where it begins."""
     window_ns = POINT_MS * NS_PER_MS
     due_ns, samples, wait_ns = emitted
-    windows = np.concatenate([due_ns - origin_ns, gaps[0] - origin_ns]) // window_ns
+    windows = (np.concatenate([due_ns, gaps[0], discarded_ns]) - origin_ns) // window_ns
     used, index = np.unique(windows, return_inverse=True)
     count = len(used)
-    of_packets, of_gaps = index[: len(due_ns)], index[len(due_ns) :]
+    of_packets, of_gaps, of_discarded = np.split(index, np.cumsum([len(due_ns), len(gaps[0])]))
     played = np.bincount(of_packets, weights=samples, minlength=count)
     waited = np.bincount(of_packets, weights=samples * (wait_ns / NS_PER_MS), minlength=count)
     concealed = np.bincount(of_gaps, weights=gaps[1], minlength=count)
+    discarded = np.bincount(of_discarded, minlength=count).tolist()
     points: list[PlayoutPoint] = []
     previous = int(used[0]) - 1 if count else 0
     for i, window in enumerate(used.tolist()):
@@ -272,7 +335,8 @@ def _constant_series(
             points.append(PlayoutPoint(origin_ns + (empty + 1) * window_ns, None, target_ms, 0.0, 0.0, 0.0))
         mean = float(waited[i] / played[i]) if played[i] else None
         concealed_ms = samples_to_ms(float(concealed[i]), rate_hz)
-        points.append(PlayoutPoint(origin_ns + (window + 1) * window_ns, mean, target_ms, concealed_ms, 0.0, 0.0))
+        end_ns = origin_ns + (window + 1) * window_ns
+        points.append(PlayoutPoint(end_ns, mean, target_ms, concealed_ms, 0.0, 0.0, packets_discarded=discarded[i]))
         previous = window
     return tuple(points)
 
@@ -292,28 +356,24 @@ def _empty_inbound(parsed: Policy) -> dict[str, float | int]:
         inbound["jitterBufferTargetDelay"] = inbound["jitterBufferMinimumDelay"] = 0.0
     if parsed.kind == "chrome":
         inbound["silentConcealedSamples"] = 0
+        inbound["totalProcessingDelay"] = inbound["totalAudioEnergy"] = 0.0
     return inbound
 
 
 def _from_neteq(trace: PacketTrace, policy: str, runs: list[NetEqRun]) -> Playout:
     run = runs[0]
-    totals = run.counters
-    inbound: dict[str, float | int] = {
-        "jitterBufferDelay": totals.delay_ms_samples / 1000,
-        "jitterBufferTargetDelay": totals.target_ms_samples / 1000,
-        "jitterBufferMinimumDelay": totals.minimum_ms_samples / 1000,
-        "jitterBufferEmittedCount": totals.emitted,
-        "concealedSamples": totals.concealed,
-        "silentConcealedSamples": totals.silent,
-        "concealmentEvents": totals.events,
-        "insertedSamplesForDeceleration": totals.inserted,
-        "removedSamplesForAcceleration": totals.removed,
-        "totalSamplesReceived": totals.received,
-        "packetsDiscarded": totals.discarded,
-    }
-    series = _neteq_series(trace.rate_hz, run)
+    counters: dict[str, NDArray[np.number]] = {name: run.totals[field] for name, field in NETEQ_COUNTS.items()}
+    counters |= {name: run.totals[field] / per_second for name, (field, per_second) in NETEQ_SECONDS.items()}
     chosen, *others = (_neteq_pieces(r, trace.rate_hz) for r in runs)
-    return Playout(policy, trace.rate_hz, *chosen, inbound, series, tuple(others))
+    return Playout(
+        policy,
+        trace.rate_hz,
+        *chosen,
+        {name: values[-1].item() for name, values in counters.items()},
+        _neteq_series(trace.rate_hz, run),
+        tuple(others),
+        (Totals(run.totals["time_ns"], counters),),
+    )
 
 
 def _neteq_pieces(run: NetEqRun, rate_hz: int) -> tuple[Int64, Int64, Int64]:
@@ -324,22 +384,18 @@ def _neteq_pieces(run: NetEqRun, rate_hz: int) -> tuple[Int64, Int64, Int64]:
 
 
 def _neteq_series(rate_hz: int, run: NetEqRun) -> tuple[PlayoutPoint, ...]:
-    points: list[PlayoutPoint] = []
-    emitted = delay = concealed = silent = removed = inserted = 0
-    for snapshot in run.snapshots:
-        now = snapshot.counters
-        mean = (now.delay_ms_samples - delay) / (now.emitted - emitted) if now.emitted > emitted else None
-        points.append(
-            PlayoutPoint(
-                snapshot.time_ns,
-                mean,
-                snapshot.target_ms,
-                samples_to_ms(now.concealed - concealed, rate_hz),
-                samples_to_ms(now.removed - removed, rate_hz),
-                samples_to_ms(now.inserted - inserted, rate_hz),
-                samples_to_ms(now.silent - silent, rate_hz),
-            )
-        )
-        emitted, delay, concealed, silent = now.emitted, now.delay_ms_samples, now.concealed, now.silent
-        removed, inserted = now.removed, now.inserted
-    return tuple(points)
+    def steps(name: str) -> list[int]:
+        return [int(step) for step in np.diff(run.totals[name], prepend=0)]
+
+    delays = [
+        wait / count if count else None for wait, count in zip(steps("delay_ms_samples"), steps("emitted"), strict=True)
+    ]
+    targets = [
+        t if p else None for t, p in zip(run.totals["target_ms"].tolist(), run.totals["played"].tolist(), strict=True)
+    ]
+    stretches = (
+        [samples_to_ms(step, rate_hz) for step in steps(name)]
+        for name in ("concealed", "removed", "inserted", "silent")
+    )
+    columns = (run.totals["time_ns"].tolist(), delays, targets, *stretches, steps("discarded"))
+    return tuple(PlayoutPoint(*row) for row in zip(*columns, strict=True))

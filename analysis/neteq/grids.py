@@ -19,7 +19,7 @@ from analysis.trace import PacketTrace
 
 __all__ = ["Played", "play_on_grids"]
 
-WINDOW_S = 10  # of sound
+WINDOW_S = 5  # of sound
 AUDIO_S = 2
 DTX_BYTES = 2  # an Opus packet of so few bytes carries no sound
 
@@ -64,11 +64,11 @@ class _Window:
 
     def load(self, packets: NDArray[Any], waiting: set[int], begin: int, stop: int) -> Audio:
         """The sound of the packets from `begin` to `stop`, and of those that wait; `pcm_at` says where each is."""
+        self._held = {index: sound for index, sound in self._held.items() if index >= begin or index in waiting}
         until = int(self._order[begin:stop].max()) + 1
         while self._read < until:
             self._held[int(self._rank[self._read])] = next(self._sounds)
             self._read += 1
-        self._held = {index: sound for index, sound in self._held.items() if index >= begin or index in waiting}
         needed = [index for index in self._held if index < stop]
         sounds = [self._held[index] for index in needed]
         sizes = np.array([len(sound) for sound in sounds], dtype=np.int64)
@@ -98,21 +98,24 @@ class _Grid:
     def run(self, packets: NDArray[Any], stop: int, pcm: Audio) -> None:
         """Play on until packet `stop` arrives, or to the end."""
         while self._advance(packets, stop, pcm) == NEEDS_ROOM:
-            self._pieces = _grown(self._pieces, int(self._state[0]["piece_count"]) + PIECES_A_TICK)
-            self._snapshots = _grown(self._snapshots, int(self._state[0]["snapshot_count"]) + 2)
+            _grow(self._pieces, int(self._state[0]["piece_count"]) + PIECES_A_TICK)
+            _grow(self._snapshots, int(self._state[0]["snapshot_count"]) + 2)
 
     def _advance(self, packets: NDArray[Any], stop: int, pcm: Audio) -> int:
         return int(advance(self._state, packets, stop, pcm, self._audio, self._queues, self._pieces, self._snapshots))
 
     def played(self) -> Played:
-        """What was played."""
+        """What was played; nothing more can be."""
         state = self._state[0]
-        return self._pieces[: state["piece_count"]].copy(), self._snapshots[: state["snapshot_count"]].copy()
+        self._pieces.resize((int(state["piece_count"]), 3), refcheck=False)
+        self._snapshots.resize(int(state["snapshot_count"]), refcheck=False)
+        return self._pieces, self._snapshots
 
 
-def _grown(array: NDArray[Any], needed: int) -> NDArray[Any]:
-    """The array, twice as long where it has not as many rows as are needed."""
-    return array if needed <= len(array) else np.concatenate([array, np.zeros_like(array)])
+def _grow(array: NDArray[Any], needed: int) -> None:
+    """Make an array half as long again, in place, where it has not as many rows as are needed."""
+    if needed > len(array):
+        array.resize((3 * len(array) // 2, *array.shape[1:]), refcheck=False)
 
 
 def _most_in_history(trace: PacketTrace) -> int:

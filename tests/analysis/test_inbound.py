@@ -332,6 +332,35 @@ class TestCounters:
         assert sum(p.concealed_ms for p in found.series) == pytest.approx(20.0)
         assert [p.t_s for p in found.series] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.2])
 
+    def test_what_the_device_adds_is_said_to_be_assumed(self) -> None:
+        choice = choose_codecs(only(opus()), given={})
+        found = measure(only(opus()), choice, "fixed:50", output_delay_ms=30.0)
+        assert found is not None
+        assert found.media_playout == pytest.approx(
+            {"totalSamplesDuration": 1.0, "totalSamplesCount": 48_000, "totalPlayoutDelay": 48_000 * 0.03}
+        )
+        (entry,) = document("fixed:50", [found])["streams"]
+        assert entry["output"] == {"ms": 30.0, "evidence": "assumed"}
+        assert entry["media_playout"]["totalSamplesCount"] == 48_000
+        without = measured(only(opus()), "fixed:50")
+        assert "totalPlayoutDelay" not in without.media_playout
+        assert "output" not in document("fixed:50", [without])["streams"][0]
+
+    def test_the_series_has_what_was_stretched_and_thrown_away(self) -> None:
+        found = measured(only(opus(late_ms=lambda i: 90.0 if i == 20 else 0.0)), "fixed:50")
+        points = document("fixed:50", [found])["streams"][0]["series"]
+        assert [p["packets_discarded"] for p in points] == [0, 0, 1, 0, 0, 0]
+        sound = encode(CODECS["opus"], np.zeros(5 * 48_000, dtype=np.float32))
+        played = measured(only(datagram(START_NS + 20 * i * MS, packet(i, p)) for i, p in enumerate(sound)), "chrome")
+        assert sum(p.inserted_ms for p in played.series) == pytest.approx(played.inserted_ms)
+        assert sum(p.removed_ms for p in played.series) == pytest.approx(played.removed_ms)
+        assert played.inserted_ms > 0  # towards the 80 ms aimed at first
+        # from the arrival to the tick that decodes: less than the wait in whole ticks, by no more than one
+        said = played.inbound_rtp
+        wait = said["jitterBufferDelay"] - said["totalProcessingDelay"]
+        assert 0 <= wait <= 0.010 * said["jitterBufferEmittedCount"]
+        assert said["totalAudioEnergy"] < 1e-6  # silence, coded
+
     def test_a_second_talkspurt_and_a_restart_are_one_entry(self) -> None:
         spurt = [
             datagram(START_NS + (3000 + 20 * i) * MS, replace(packet(50 + i), timestamp=i * 960 + 10**6))

@@ -5,8 +5,18 @@ The comparison with a real browser is benchmarks/chrome_reference_files.py, whic
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from analysis.neteq import PHASES_NS, run_neteq
@@ -19,6 +29,7 @@ from analysis.neteq.state import STATE, Record
 from analysis.playout import Playout, play
 from analysis.trace import PacketTrace
 
+ROOT = Path(__file__).resolve().parents[2]
 MS = 1_000_000
 RATE_HZ = 48_000
 FRAME = 960
@@ -253,6 +264,113 @@ def test_the_range_spans_the_grids_that_may_have_been() -> None:
     fixed = play(trace, "fixed:100").play_range_ns(0)
     assert fixed == (100 * MS, 100 * MS)
     assert result.play_range_ns(10**9) is None
+
+
+class Counting:
+    """Sound that is made as it is asked for."""
+
+    def __init__(self, trace: PacketTrace) -> None:
+        self.trace = trace
+        self.made = 0
+
+    def packets(self) -> Iterator[NDArray[np.float32]]:
+        for sound in self.trace.sounds():
+            self.made += 1
+            yield sound.copy()
+
+
+@pytest.mark.parametrize("late_packet", [None, 30])
+def test_sound_is_decoded_as_it_is_needed_and_not_kept(late_packet: int | None) -> None:
+    count = 3000
+    arrival = steady(count) + np.random.default_rng(1).uniform(0, 60, count)
+    if late_packet is not None:
+        arrival[late_packet] += 50_000.0
+    trace = make_trace(arrival, lost=(100, 2000, 2001))
+    play(trace, "chrome")  # loads the engine
+    sound = Counting(trace)
+    tracemalloc.start()
+    try:
+        lazy = play(replace(trace, pcm=sound), "chrome")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sound.made == len(trace.sequence)
+    # a window of 5 s, thrice while the next is put together, and five sync buffers of 2 s; the minute is 11.5 MB
+    assert peak < 7e6
+    whole = play(trace, "chrome")
+    assert lazy.inbound == whole.inbound
+    assert lazy.series == whole.series
+    assert np.array_equal(lazy.piece_ns, whole.piece_ns)
+
+
+def test_sound_that_is_not_as_long_as_its_packets_is_refused() -> None:
+    trace = make_trace(steady(10))
+    with pytest.raises(ValueError, match="not as long"):
+        play(replace(trace, samples=trace.samples // 2, pcm=Counting(trace)), "chrome")
+
+
+def run_python(code: str, **environment: str) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=120, cwd=ROOT, env=os.environ | environment
+    )
+    return done.stdout.strip()
+
+
+def test_nothing_waits_for_numba_before_something_is_played() -> None:
+    modules = "analysis.derive, analysis.inbound, analysis.neteq, analysis.playout, probe.cli"
+    assert run_python(f"import sys, {modules}; print('numba' in sys.modules)") == "False"
+
+
+def test_the_compiled_engine_computes_what_its_python_says(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    arrival = steady(120) + rng.uniform(0, 80, 120)
+    noisy = vowel(120 * FRAME) + np.float32(0.003) * rng.standard_normal(120 * FRAME).astype(np.float32)
+    trace = make_trace(arrival, lost=(50, 51, 80), pcm=np.rint(noisy * 32768).astype(np.float32) / np.float32(32768))
+    fields = {name: getattr(trace, name) for name in PacketTrace.__slots__}
+    np.savez(tmp_path / "trace.npz", **fields)
+    code = f"""
+import numpy as np
+from analysis.neteq import run_neteq
+from analysis.trace import PacketTrace
+fields = dict(np.load({str(tmp_path / "trace.npz")!r}))
+run = run_neteq(PacketTrace(**fields | {{"rate_hz": int(fields["rate_hz"])}}), 5_000_000)
+print(run.pieces.tolist(), run.counters)
+"""
+    compiled = run_neteq(trace, 5 * MS)
+    assert compiled.counters.concealed > 0
+    assert compiled.counters.inserted > 0
+    assert run_python(code, NUMBA_DISABLE_JIT="1") == f"{compiled.pieces.tolist()} {compiled.counters}"
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    rate_hz=st.sampled_from([8000, 16_000, 32_000, 48_000]),
+    packets=st.lists(
+        st.tuples(
+            st.sampled_from([1, 7, 120, 480, 960, 5760, 70_000]),
+            st.integers(-(1 << 31), 1 << 31) | st.integers(-2000, 2000) | st.just(0),
+            st.integers(0, 10**13) | st.integers(0, 50 * MS),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+)
+def test_whatever_arrives_is_played_or_counted(rate_hz: int, packets: list[tuple[int, int, int, bool]]) -> None:
+    samples = np.array([p[0] for p in packets], dtype=np.int64)
+    position = np.cumsum(samples) - samples + np.cumsum([p[1] for p in packets])
+    arrival = np.arange(len(packets)) * 20 * MS + np.array([p[2] for p in packets], dtype=np.int64)
+    quiet = np.where([p[3] for p in packets], 80, 2).astype(np.int64)
+    pcm = np.resize(vowel(20 * FRAME), int(samples.sum()))
+    trace = PacketTrace(rate_hz, np.arange(len(packets)), position, samples, arrival, quiet, pcm)
+    result = play(trace, "chrome")
+    inbound = result.inbound
+    assert inbound["jitterBufferEmittedCount"] <= samples.sum()
+    assert 0 <= inbound["packetsDiscarded"] < len(packets)
+    assert 0 <= inbound["silentConcealedSamples"] <= inbound["concealedSamples"] <= inbound["totalSamplesReceived"]
+    assert inbound["totalProcessingDelay"] >= 0
+    assert len(result.series) < 60 * 60  # however long the pauses are
 
 
 def jitter_buffer(rate_hz: int = RATE_HZ) -> Record:

@@ -120,6 +120,30 @@ def test_a_trace_that_contradicts_itself_is_refused(changes: dict[str, object], 
         PacketTrace(**{**fields, **changes})
 
 
+@pytest.mark.parametrize("policy", ["none", "fixed:40", "chrome"])
+def test_the_counters_over_time_end_at_their_totals(policy: str) -> None:
+    trace = make_trace([0, 1, 2, 4, 5, 6], [0.0, 20.0, 95.0, 100.0, 100.0, 120.0])
+    result = play(trace, policy)
+    for name, value in result.inbound_at(10**12).items():
+        assert value == pytest.approx(result.inbound[name]), name
+        assert type(value) is type(result.inbound[name]), name
+    assert set(result.inbound_at(0)) == set(result.inbound)
+    assert set(result.inbound_at(-1).values()) == {0}
+    assert sum(p.packets_discarded for p in result.series) == result.inbound["packetsDiscarded"]
+
+
+def test_counters_at_a_moment() -> None:
+    result = play(make_trace([0, 1, 2, 4, 5], [0.0, 20.0, 95.0, 80.0, 100.0]), "fixed:40")
+    at = result.inbound_at(60 * MS)
+    # packet 2 was due at 80 ms and came at 95
+    assert (at["jitterBufferEmittedCount"], at["concealedSamples"], at["packetsDiscarded"]) == (2 * FRAME, 0, 0)
+    assert at["jitterBufferDelay"] == pytest.approx(2 * FRAME * 0.04)
+    at = result.inbound_at(110 * MS)
+    assert (at["jitterBufferEmittedCount"], at["concealedSamples"], at["packetsDiscarded"]) == (2 * FRAME, 2 * FRAME, 1)
+    assert at["totalSamplesReceived"] == 4 * FRAME
+    assert [p.packets_discarded for p in result.series] == [1]
+
+
 @pytest.mark.parametrize("policy", ["none", "fixed:100", "chrome"])
 def test_an_empty_trace_plays_nothing(policy: str) -> None:
     result = play(make_trace([], []), policy)

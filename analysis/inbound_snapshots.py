@@ -1,0 +1,166 @@
+"""Measured streams in, what a receiver's `getStats()` would have said at regular moments out: lines of `stats.jsonl`.
+
+Source: W3C webrtc-stats (RTCInboundRtpStreamStats, RTCCodecStats, RTCAudioPlayoutStats), names and units. Packets count
+as they arrive; what depends on the jitter buffer is the playout policy's, under `chrome` booked as libwebrtc does. What
+is unknown is absent, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.capture_rtp import CodecChoice, RtpStream
+from analysis.errors import UsageError
+from analysis.inbound import EARLIEST_WALL_NS, Inbound, media_playout, played_duration
+from analysis.reception import Reception
+from analysis.units import ms_to_ns, ns_to_ms
+
+__all__ = ["MeasuredStream", "stats_snapshots"]
+
+INTERVAL_MS = 200
+MAX_EMPTY = 50  # snapshots in a row with nothing new in them; then the next one that has
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStream:
+    """A stream, its codecs, and what `analysis.inbound.measure` made of them."""
+
+    stream: RtpStream
+    choice: CodecChoice
+    inbound: Inbound
+
+
+def stats_snapshots(
+    measured: Sequence[MeasuredStream], *, interval_ms: float = INTERVAL_MS, wall_shift_ns: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Snapshots from the first packet of all streams until all has been played.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredStream
+    interval_ms : float
+        Between snapshots; at least 10. Under `chrome` the jitter buffer's counters are those of the last multiple of
+        200 ms.
+    wall_shift_ns : int
+        Wall time less the time of the packets. Where no sum with it is a wall time, `timestamp` is absent.
+
+    Yields
+    ------
+    dict
+        `t_ns` on the clock of the packets and `stats`, W3C objects: for each stream that has begun `inbound-rtp`,
+        `codec`, and `media-playout` where it is played. Counters are cumulative. Of a stretch of more than 50
+        snapshots in which no packet arrives and no counter changes the rest is left out.
+
+    Raises
+    ------
+    UsageError
+        If the interval is shorter than 10 ms.
+    """
+    if not interval_ms >= 10:
+        raise UsageError(f"snapshots every {interval_ms:g} ms", next_step="give 10 ms or more")
+    step_ns = ms_to_ns(interval_ms)
+    sides = [_Side(each, wall_shift_ns) for each in measured]
+    if not sides:
+        return
+    begin_ns = min(each.inbound.first_ns for each in measured)
+    time_ns, end_ns = begin_ns + step_ns, max(side.end_ns for side in sides)
+    empty, before = 0, None
+    while True:
+        stats = [fields for side in sides for fields in side.at(time_ns)]
+        empty = empty + 1 if stats == before else 0
+        before = stats
+        if empty <= MAX_EMPTY:
+            wall_ns = time_ns + wall_shift_ns
+            stamp = {"timestamp": ns_to_ms(wall_ns)} if wall_ns > EARLIEST_WALL_NS else {}
+            yield {"t_ns": time_ns, "stats": [fields | stamp for fields in stats]}
+        else:
+            news_ns = min((side.next_ns(time_ns) for side in sides), default=end_ns)
+            time_ns += max(0, (news_ns - time_ns) // step_ns - 1) * step_ns
+        if time_ns >= end_ns:
+            return
+        time_ns += step_ns
+
+
+class _Side:
+    """One stream while time goes on."""
+
+    def __init__(self, measured: MeasuredStream, wall_shift_ns: int) -> None:
+        self._wall_shift_ns = wall_shift_ns
+        self._stream, self._codecs, self._inbound = measured.stream, measured.choice.codecs, measured.inbound
+        codec = self._codecs[measured.inbound.payload_type]
+        self._reception = Reception(codec.clock_rate_hz)
+        self._of_clock = {n for n, c in self._codecs.items() if c.clock_rate_hz == codec.clock_rate_hz}
+        self._payload_type = measured.inbound.payload_type  # of the last packet whose codec is known
+        self._taken = 0
+        totals = (totals for playout in measured.inbound.playouts for totals in playout.totals)
+        self._changes = [t.time_ns for t in totals if len(t.time_ns)]
+        self.end_ns = max(measured.inbound.last_ns, *(int(t[-1]) for t in self._changes), 0)
+
+    def next_ns(self, time_ns: int) -> int:
+        """The next packet, or the next change of a counter, after a moment; the end where there is none."""
+        packets = self._stream.packets
+        times = [packets[self._taken].time_ns] if self._taken < len(packets) else []
+        times += [int(t[at]) for t in self._changes if (at := int(t.searchsorted(time_ns, side="right"))) < len(t)]
+        return min(times, default=self.end_ns)
+
+    def at(self, time_ns: int) -> list[dict[str, Any]]:
+        """Its objects, without their timestamp; moments must not go back."""
+        packets = self._stream.packets
+        while self._taken < len(packets) and packets[self._taken].time_ns <= time_ns:
+            timed = packets[self._taken]
+            self._reception.add(timed.time_ns, timed.packet, sound=timed.packet.payload_type in self._of_clock)
+            if timed.packet.payload_type in self._codecs:
+                self._payload_type = timed.packet.payload_type
+            self._taken += 1
+        if not self._taken:
+            return []
+        ssrc, played = self._stream.ssrc, self._played(time_ns)
+        codec_id = f"codec-{ssrc}-{self._payload_type}"
+        inbound = {
+            "id": f"inbound-rtp-{ssrc}",
+            "type": "inbound-rtp",
+            "kind": "audio",
+            "ssrc": ssrc,
+            "codecId": codec_id,
+            **self._received(),
+            **played,
+        }
+        codec = self._codecs[self._payload_type]
+        of_codec = {
+            "id": codec_id,
+            "type": "codec",
+            "payloadType": self._payload_type,
+            "mimeType": codec.mime_type,
+            "clockRate": codec.clock_rate_hz,
+        }
+        if not played:
+            return [inbound, of_codec]
+        playout = {"id": f"media-playout-{ssrc}", "type": "media-playout", "kind": "audio"}
+        inbound["playoutId"] = playout["id"]
+        return [inbound, of_codec, playout | media_playout(played, self._inbound.output_delay_ms)]
+
+    def _received(self) -> dict[str, float | int]:
+        r = self._reception
+        received: dict[str, float | int] = {
+            "packetsReceived": r.packets_received,
+            "packetsLost": r.packets_lost,
+            "jitter": r.jitter_s,
+            "headerBytesReceived": r.header_bytes_received,
+        }
+        if not self._stream.cut_packets:
+            received["bytesReceived"] = r.bytes_received
+        wall_ns = (r.last_arrival_ns or 0) + self._wall_shift_ns
+        if wall_ns > EARLIEST_WALL_NS:
+            received["lastPacketReceivedTimestamp"] = ns_to_ms(wall_ns)
+        return received
+
+    def _played(self, time_ns: int) -> dict[str, float | int]:
+        """The counters of the jitter buffer; empty where nothing is played."""
+        found: dict[str, float | int] = {}
+        for playout in self._inbound.playouts:
+            now = playout.inbound_at(time_ns)
+            for name, value in {**now, **played_duration(now, playout.rate_hz)}.items():
+                found[name] = found.get(name, 0) + value
+        return found
