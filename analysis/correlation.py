@@ -1,4 +1,4 @@
-"""A known sound and a recording in, when that sound is in the recording, to a fraction of a sample, with its evidence out.
+"""A known sound and a recording in, where the sound lies in it, to a fraction of a sample, with the evidence, out.
 
 Sources: Knapp and Carter, "The generalized correlation method for estimation of time delay" (1976), with |G|^−β as the
 weight; the Cramér–Rao bound of a delay from the sound's own spectrum (Kay, "Estimation theory", example 3.13), not the
@@ -45,8 +45,12 @@ REGULARISATION = 1e-4  # of the deconvolution, of the largest |X|²
 TAIL_S = 0.100  # how far after the direct sound reverberation is looked for
 # Noise is as strong before the direct sound as after it; reverberation is only after it.
 ROOM_EXCESS = 3.0  # energy after over energy before
+SURE_EXCESS = 6.0  # from here on, however it decays
+EARLY_S, EARLY_SHARE = 0.020, 0.35  # of what comes later, the least that comes this early
+EARLY_EXCESS = 6.0  # the same, where what is taken for the direct sound is not the highest peak
 ROOM_SHARE = 0.03  # energy after, less that before, over the direct sound's own
 MIN_PEAK_RATIO = 1.1
+MIN_SIGMAS = 6.0  # the correlation over what chance gives one lag; over a million lags chance reaches 5
 WEAKEST_BINS_DB = 50.0  # bins of the reference this far under its strongest carry no weight in GCC-β
 PSD_SEGMENT_S = 0.032
 MIN_BAND = 0.02  # of the spectrum that must carry the reference
@@ -110,7 +114,8 @@ class Delay:
 class PathResponse:
     """A deconvolved path: `values[origin + k]` answers k samples after the direct sound, at `rate_hz`.
 
-    `before`, `direct` and `after` are energies: of the 100 ms before the direct sound, of it (±1 ms), and after it.
+    `before`, `direct` and `after` are energies: of the 100 ms before the direct sound, of it (±1 ms), and after it;
+    `early` is what the first 20 ms have more after it than before it.
     """
 
     values: NDArray[np.float64]
@@ -119,11 +124,16 @@ class PathResponse:
     before: float
     direct: float
     after: float
+    early: float
 
     @property
     def room(self) -> bool:
-        """More comes after the direct sound than noise would explain."""
-        return self.after > ROOM_EXCESS * self.before and self.after - self.before > ROOM_SHARE * self.direct
+        """More comes after the direct sound than noise would explain, and it decays as reverberation does."""
+        more = self.after - self.before
+        if self.after < ROOM_EXCESS * self.before or more < ROOM_SHARE * self.direct:
+            return False
+        # a codec at a low rate repeats the pitch of what went before, at 20 to 60 ms rather than at once
+        return self.after > SURE_EXCESS * self.before or self.early > EARLY_SHARE * (more - self.early)
 
 
 def find_delay(
@@ -197,10 +207,9 @@ class _Pair:
         self.lags = lags or ((0, m - n) if m >= n else (-n + 1, m - 1))
         if self.lags[1] < self.lags[0]:
             raise ValueError(f"no lags in {self.lags}")
-        self.size = sfft.next_fast_len(n + m + 2 * KERNEL_HALF, real=True)
-        self.size += self.size % 2
+        self.size = 2 * sfft.next_fast_len((n + m + 2 * KERNEL_HALF + 1) // 2, real=True)
         self.x = sfft.rfft(self.reference, self.size)
-        self.energy = float(np.dot(self.reference, self.reference))
+        self.energy = _energy(self.reference)
         if not self.energy or not np.any(recording):
             raise NotMeasurable("silent", "the reference or the recording is silent")
         self.cross = np.conj(self.x) * sfft.rfft(self.recording, self.size)
@@ -242,7 +251,15 @@ class _Pair:
             position, _ = refine_peak(values, chosen)
         if ratio < MIN_PEAK_RATIO and not room:
             raise NotMeasurable("no_peak", f"no delay stands out: the next peak is within {ratio:.2f} of the highest")
-        return self.describe(position / OVERSAMPLING + first, highest / OVERSAMPLING + first, ratio, weight, beta, room)
+        found = self.describe(position / OVERSAMPLING + first, highest / OVERSAMPLING + first, ratio, weight, beta, room)
+        if found.quality < MIN_SIGMAS / math.sqrt(self.degrees()):
+            raise NotMeasurable("no_peak", f"a correlation of {found.quality:.3f} may be chance")
+        return found
+
+    def degrees(self) -> float:
+        """How many independent values the reference holds: fewer than samples where its band is narrow."""
+        power = np.abs(self.x[self.used]) ** 2
+        return 2 * float(power.sum()) ** 2 / float((power**2).sum()) * len(self.reference) / self.size
 
     def correlation(self, weight: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
         """The weighted correlation at twice the rate, and the delay of its first value."""
@@ -259,12 +276,12 @@ class _Pair:
         self, samples: float, highest: float, ratio: float, weight: NDArray[np.float64], beta: float, room: bool | None
     ) -> Delay:
         placed, here, energy = self.placed(samples)
-        product = float(np.dot(placed, here))
+        product = float((placed * here).sum())
         gain = product / energy if energy else 0.0
-        total = float(np.dot(here, here))
+        total = _energy(here)
         quality = abs(product) / math.sqrt(energy * total) if energy and total else 0.0
         left = here - gain * placed
-        rest = max(float(np.dot(left, left)), 1e-30)
+        rest = max(_energy(left), 1e-30)
         deviation = self.deviation(weight, gain, left)
         return Delay(
             samples,
@@ -289,7 +306,7 @@ class _Pair:
         if end <= begin:
             raise NotMeasurable("no_peak", "the reference does not reach into the recording")
         placed = moved[begin - whole : end - whole]
-        return placed, self.recording[begin:end], float(np.dot(placed, placed))
+        return placed, self.recording[begin:end], _energy(placed)
 
     def deviation(self, weight: NDArray[np.float64], gain: float, left: NDArray[np.float64]) -> float:
         """Standard deviation (samples) of the peak of a weighted correlation in noise that looks like `left`."""
@@ -330,7 +347,7 @@ def crlb_s(
     Notes
     -----
     With spectrum S_k (DFT of N values) and noise of power P_k a bin, the information about a delay in samples is
-    (gain²/N) · Σ_k ω_k² |S_k|² / P_k; that the gain is unknown costs nothing, since s and its derivative are orthogonal.
+    (gain²/N) · Σ_k ω_k² |S_k|² / P_k; that the gain is unknown costs nothing, since s and s' are orthogonal.
     """
     if (noise_rms is None) == (noise is None):
         raise ValueError("give either noise_rms or noise")
@@ -374,15 +391,30 @@ def response_around(values: NDArray[np.floating], centre: int, rate_hz: int) -> 
     middle = tail + 2 * reach
     peak = middle - reach + int(np.argmax(envelope[middle - reach : middle + reach + 1]))
     direct = earliest_strong_peak(envelope, peak, reach)
-    guard = max(1, int(PEAK_GUARD_S * rate_hz))
-    square = near * near
+    response = _response(near, direct, rate_hz)
+    # without a room, what stands before the peak is a sidelobe of the sound's own spectrum, and stands after it too
+    if direct != peak and response.after < EARLY_EXCESS * response.before:
+        return _response(near, peak, rate_hz)
+    return response
+
+
+def _response(values: NDArray[np.float64], direct: int, rate_hz: int) -> PathResponse:
+    guard, tail = max(1, int(PEAK_GUARD_S * rate_hz)), int(TAIL_S * rate_hz)
+    total = np.concatenate(([0.0], np.cumsum(values * values)))
+
+    def energy(start: int, stop: int) -> float:
+        low, high = max(0, start), min(len(values), stop)
+        return float(total[high] - total[low])
+
+    near, early = 2 * guard, int(EARLY_S * rate_hz)
     return PathResponse(
-        near,
+        values,
         direct,
         rate_hz,
-        float(square[max(0, direct - tail) : max(0, direct - 2 * guard)].sum()),
-        float(square[max(0, direct - guard) : direct + guard + 1].sum()),
-        float(square[direct + 2 * guard + 1 : direct + tail + 1].sum()),
+        energy(direct - tail, direct - near),
+        energy(direct - guard, direct + guard + 1),
+        energy(direct + near + 1, direct + tail + 1),
+        energy(direct + near + 1, direct + early + 1) - energy(direct - early, direct - near),
     )
 
 
@@ -403,37 +435,40 @@ def refine_peak(values: NDArray[np.floating], index: int) -> tuple[float, float]
     three points 1/64 sample apart, so what it adds is far below any noise.
     """
     sign = 1.0 if values[index] >= 0 else -1.0
-    offsets = np.arange(-KERNEL_HALF, KERNEL_HALF + 1)
-    padded = np.zeros(len(offsets))
+    padded = np.zeros(2 * KERNEL_HALF + 1)
     low, high = max(0, index - KERNEL_HALF), min(len(values), index + KERNEL_HALF + 1)
     padded[low - index + KERNEL_HALF : high - index + KERNEL_HALF] = sign * values[low:high]
-    coarse, fine, matrices = _kernels()
-    best = min(max(int(np.argmax(coarse[1] @ padded)), 1), len(coarse[0]) - 2)
-    heights = matrices[best] @ padded
-    at = min(max(int(np.argmax(heights)), 1), len(fine) - 2)
-    centre, step = float(coarse[0][best] + fine[at]), FINE_STEPS[1]
-    heights = heights[at - 1 : at + 2]
-    left, middle, right = (float(h) for h in heights)
+    offset, height = refine_rows(padded[None, :])
+    return index + float(offset[0]), sign * float(height[0])
+
+
+def refine_rows(rows: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """As `refine_peak` for many maxima at once: rows of 33 values about each; offsets from the middle, and heights."""
+    coarse, fine, at_zero, about = _kernels()
+    best = np.clip(np.argmax(rows @ at_zero.T, axis=1), 1, len(coarse) - 2)
+    heights = np.einsum("rgk,rk->rg", about[best], rows)
+    at = np.clip(np.argmax(heights, axis=1), 1, len(fine) - 2)
+    each = np.arange(len(rows))
+    left, middle, right = heights[each, at - 1], heights[each, at], heights[each, at + 1]
     bend = left - 2 * middle + right
-    shift = 0.5 * (left - right) / bend if bend < 0 else 0.0
-    return index + centre + step * min(max(shift, -1.0), 1.0), sign * (middle - 0.25 * (left - right) * shift)
+    shift = np.where(bend < 0, 0.5 * (left - right) / np.where(bend < 0, bend, -1.0), 0.0)
+    shift = np.clip(shift, -1.0, 1.0)
+    return coarse[best] + fine[at] + FINE_STEPS[1] * shift, middle - 0.25 * (left - right) * shift
 
 
 @cache
-def _kernels() -> tuple[
-    tuple[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64], tuple[NDArray[np.float64], ...]
-]:
-    """The coarse grid and its interpolation matrix; the fine grid, and its matrix about each point of the coarse one."""
+def _kernels() -> tuple[NDArray[np.float64], ...]:
+    """The coarse grid and the fine one, the interpolation matrix of the first, those of the second about each of it."""
     offsets = np.arange(-KERNEL_HALF, KERNEL_HALF + 1)
-    grid = np.arange(-8, 9)
+    grid = np.arange(-8, 9).astype(np.float64)
     coarse, fine = FINE_STEPS[0] * grid, FINE_STEPS[1] * grid
-    matrices = tuple(_kernel((centre + fine)[:, None] - offsets[None, :]) for centre in coarse)
-    return (coarse, _kernel(coarse[:, None] - offsets[None, :])), fine, matrices
+    about = np.stack([_kernel((centre + fine)[:, None] - offsets[None, :]) for centre in coarse])
+    return coarse, fine, _kernel(coarse[:, None] - offsets[None, :]), about
 
 
-def _kernel(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _kernel(distance: NDArray[np.floating]) -> NDArray[np.float64]:
     inside = np.clip(1 - (distance / (KERNEL_HALF + 1)) ** 2, 0.0, None)
-    return np.sinc(distance) * np.i0(KERNEL_BETA * np.sqrt(inside)) / np.i0(KERNEL_BETA)
+    return np.asarray(np.sinc(distance) * np.i0(KERNEL_BETA * np.sqrt(inside)) / np.i0(KERNEL_BETA))
 
 
 def _envelope(values: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -443,6 +478,11 @@ def _envelope(values: NDArray[np.floating]) -> NDArray[np.float64]:
     full[: len(spectrum)] = 2 * spectrum
     full[0] = spectrum[0]
     return np.asarray(np.abs(sfft.ifft(full))[: len(values)])
+
+
+def _energy(x: NDArray[np.floating]) -> float:
+    # not np.dot: on long vectors it starts threads, which costs more than it saves
+    return float(np.square(x).sum())
 
 
 def _smooth_power(power: NDArray[np.float64], size: int, rate_hz: int) -> NDArray[np.float64]:
@@ -462,4 +502,4 @@ def _psd_at(noise: NDArray[np.float64], rate_hz: int, frequency: NDArray[np.floa
     frames = noise[starts[:, None] + np.arange(size)[None, :]] * window
     power = (np.abs(sfft.rfft(frames, axis=1)) ** 2).mean(axis=0) / float((window**2).sum())
     power = np.maximum(power, 1e-9 * float(power.max()) + 1e-30)
-    return np.interp(frequency, np.arange(len(power)) * rate_hz / size, power)
+    return np.asarray(np.interp(frequency, np.arange(len(power)) * rate_hz / size, power))

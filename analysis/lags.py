@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft as sfft
 
-from analysis.correlation import refine_peak
+from analysis.correlation import KERNEL_HALF, refine_rows
 
-__all__ = ["BLOCK_S", "Drift", "LagPoint", "LagTrack", "Pattern", "Step", "track_lags"]
+__all__ = ["BLOCK_S", "STRETCH", "Drift", "LagPoint", "LagTrack", "Pattern", "Step", "track_lags", "track_widening"]
 
 BLOCK_S = 0.05
 WINDOW_BLOCKS = 10  # 0.5 s: over which a lag is measured
@@ -36,9 +36,14 @@ WHITEN = 0.3  # exponent on the power spectrum: half way from plain (0) to the p
 WHITEN_DB = 30.0  # at most this much is evened out
 LOW_HZ = 100.0
 BAND = 0.75  # of the Nyquist frequency: what `refine_peak` interpolates exactly
+NEAR_LAGS = 4  # samples about the path in which a window's own peak is looked for
 DRIFT_MIN_S = 0.4  # two points this far apart have a slope
 MAX_DRIFT_PPM = 1000.0
 SMOOTH_HZ = 200.0
+NEAR_COVERAGE, ENOUGH_COVERAGE = 0.95, 0.75  # below them, wider searches are tried
+FURTHER_S = 0.040
+STRETCH = 0.06  # NetEQ at its most
+WIDE_GAIN = 60.0  # of the score, for what lies further off to be believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +142,12 @@ class LagTrack:
         if not near:
             return None
         slope = self.slope()
-        return float(np.median([p.lag + slope * (sample - p.at) for p in near]))
+        return sorted(p.lag + slope * (sample - p.at) for p in near)[len(near) // 2]
 
     def sigma_at(self, sample: float) -> float:
         """Standard deviation (samples) of `lag_at`."""
         near = self._near(sample)
-        own = float(np.median([p.sigma for p in near])) if near else math.inf
+        own = sorted(p.sigma for p in near)[len(near) // 2] if near else math.inf
         if not near or self.drift is None:
             return own
         slope = (self.drift.high - self.drift.low) / 4e6
@@ -255,8 +260,30 @@ def track_lags(pattern: Pattern, recording: NDArray[np.floating], *, lag: float,
     at = index[:, :count]
     there = np.maximum(power[at + blocks] - power[at], 0.0)
     polarity, scores = _scores(pattern, products, there)
-    path, total_score = _path(np.minimum(scores, SCORE_CAP) * np.where(pattern.strong, 1.0, WEAK_SHARE)[:, None])
+    path, total_score = _path(
+        np.minimum(scores, SCORE_CAP) * np.where(pattern.strong, 1.0, WEAK_SHARE).astype(np.float32)[:, None]
+    )
     return _track(pattern, products * polarity, there, scores, path, total_score, low, polarity)
+
+
+def track_widening(
+    pattern: Pattern, recording: NDArray[np.floating], *, lag: float, reach: int, least: float = 0.0
+) -> LagTrack:
+    """As `track_lags`, looking further off where loud parts are missing: time that was stretched, by up to 6 %.
+
+    A first look that scores less than `least` ends it.
+    """
+    track = track_lags(pattern, recording, lag=lag, reach=reach)
+    if track.score < least:
+        return track
+    further = round(FURTHER_S * pattern.rate_hz)
+    whole = further + round(STRETCH * (pattern.last - pattern.first))
+    for share, more in ((NEAR_COVERAGE, further), (ENOUGH_COVERAGE, whole)):
+        if track.coverage >= share and not track.at_edge:
+            break
+        wide = track_lags(pattern, recording, lag=lag, reach=reach + more)
+        track = wide if wide.score > track.score + WIDE_GAIN else track
+    return track
 
 
 def _cut(x: NDArray[np.floating], begin: int, end: int) -> NDArray[np.float32]:
@@ -270,30 +297,36 @@ def _cut(x: NDArray[np.floating], begin: int, end: int) -> NDArray[np.float32]:
 
 def _scores(
     pattern: Pattern, products: NDArray[np.float32], there: NDArray[np.float64]
-) -> tuple[int, NDArray[np.float64]]:
-    scale = np.sqrt(pattern.energy[:, None] * (there + 1e-4 * float(there.max()) + 1e-20)) + 1e-20
-    rho = products / scale
-    squares = np.minimum(rho * rho, MAX_RHO2)
-    both = -0.5 * DEGREES * np.log1p(-squares)
-    positive = np.where(rho > 0, both, 0.0)
-    turned = np.where(rho < 0, both, 0.0)
+) -> tuple[int, NDArray[np.float32]]:
+    least = 1e-4 * float(there.max()) + 1e-20
+    over = (pattern.energy[:, None] * (there + least) + 1e-30).astype(np.float32)
+    squares = products * products
+    squares /= over
+    np.minimum(squares, MAX_RHO2, out=squares)
+    both = np.log1p(-squares)
+    both *= -0.5 * DEGREES
+    positive = np.where(products > 0, both, np.float32(0.0))
+    turned = both - positive
     upright = positive.sum(axis=0).max() >= turned.sum(axis=0).max()
     return (1, positive) if upright else (-1, turned)
 
 
-def _path(scores: NDArray[np.float64]) -> tuple[NDArray[np.int64], float]:
+def _path(scores: NDArray[np.floating]) -> tuple[NDArray[np.int64], float]:
     """The best lag index for each block, and its score, less what the steps cost."""
     count = len(scores)
     best = int(np.argmax(scores.sum(axis=0)))
     width = 2 + count // 60  # a drift of 300 ppm at 16 kHz moves a lag by a sample in 0.2 s
     low = max(0, best - width)
     near = scores[:, low : best + width + 1]
-    if float((scores.max(axis=1) - near.max(axis=1)).max()) < STEP_COST:
+    tops = scores.max(axis=1)
+    if float((tops - scores[:, best]).max()) < CREEP_COST:
+        return np.full(count, best), float(scores[:, best].sum())
+    if float((tops - near.max(axis=1)).max()) < STEP_COST:
         return _viterbi(near, steps=False, offset=low)
     return _viterbi(scores, steps=True, offset=0)
 
 
-def _viterbi(scores: NDArray[np.float64], *, steps: bool, offset: int) -> tuple[NDArray[np.int64], float]:
+def _viterbi(scores: NDArray[np.floating], *, steps: bool, offset: int) -> tuple[NDArray[np.int64], float]:
     count, lags = scores.shape
     came_from = np.zeros((count, lags), dtype=np.int32)
     here = np.arange(lags)
@@ -323,14 +356,14 @@ def _track(
     pattern: Pattern,
     products: NDArray[np.floating],
     there: NDArray[np.float64],
-    scores: NDArray[np.float64],
+    scores: NDArray[np.floating],
     path: NDArray[np.int64],
     total_score: float,
     low: int,
     polarity: int,
 ) -> LagTrack:
     each = np.arange(len(path))
-    block_scores = scores[each, path]
+    block_scores = scores[each, path].astype(np.float64)
     matched = block_scores >= MATCHED_SCORE
     segments = _segments(path, matched, STEP_S * pattern.rate_hz)
     points = [
@@ -370,12 +403,10 @@ def _segments(path: NDArray[np.int64], matched: NDArray[np.bool_], step: float) 
     while len(members):
         breaks = np.flatnonzero(np.abs(np.diff(path[members])) > step) + 1
         segments = list(np.split(members, breaks))
-        lags = [float(np.median(path[part])) for part in segments]
+        lags = [sorted(path[part])[len(part) // 2] for part in segments]
         # a block of its own between two that agree: a pitch period mistaken, not time stretched and put back
         astray = [
-            i
-            for i in range(1, len(segments) - 1)
-            if len(segments[i]) == 1 and abs(lags[i + 1] - lags[i - 1]) <= step
+            i for i in range(1, len(segments) - 1) if len(segments[i]) == 1 and abs(lags[i + 1] - lags[i - 1]) <= step
         ]
         if not astray:
             return segments
@@ -394,22 +425,29 @@ def _points(
 ) -> list[LagPoint]:
     """The lag over windows of 0.5 s in one segment, or over the whole of a shorter one; the last ends where it does."""
     ends = list(range(int(members[-1]), int(members[0]) + WINDOW_BLOCKS - 2, -HOP_BLOCKS)) or [int(members[-1])]
+    windows = [members[(members > end - WINDOW_BLOCKS) & (members <= end)] for end in reversed(ends)]
+    least = WINDOW_BLOCKS // 2 if len(members) >= WINDOW_BLOCKS else 1
+    windows = [inside for inside in windows if len(inside) >= least]
+    rows, peaks = [], []
+    for inside in windows:
+        about = int(sorted(path[inside])[len(inside) // 2])
+        reach = KERNEL_HALF + NEAR_LAGS
+        low_at, high_at = max(0, about - reach), min(products.shape[1], about + reach + 1)
+        total = np.zeros(2 * reach + 1)
+        total[low_at - about + reach : high_at - about + reach] = products[inside, low_at:high_at].sum(axis=0)
+        peak = KERNEL_HALF + int(np.argmax(total[KERNEL_HALF : KERNEL_HALF + 2 * NEAR_LAGS + 1]))
+        rows.append(total[peak - KERNEL_HALF : peak + KERNEL_HALF + 1])
+        peaks.append(min(max(about - reach + peak, 0), products.shape[1] - 1))
+    offsets, heights = refine_rows(np.array(rows))
     points = []
-    for end in reversed(ends):
-        inside = members[(members > end - WINDOW_BLOCKS) & (members <= end)]
-        if not len(inside) or (len(inside) < WINDOW_BLOCKS // 2 and len(members) >= WINDOW_BLOCKS):
-            continue
-        total = products[inside].sum(axis=0)
-        about = int(np.median(path[inside]))
-        near = slice(max(0, about - 4), about + 5)
-        index = near.start + int(np.argmax(total[near]))
-        position, height = refine_peak(total, index)
+    for inside, peak, offset, height in zip(windows, peaks, offsets, heights, strict=True):
         weight = pattern.energy[inside]
         energy = float(weight.sum())
-        rho = min(0.9999, max(1e-3, height / math.sqrt(energy * float(there[inside, index].sum()) + 1e-30)))
+        rho = float(height) / math.sqrt(energy * float(there[inside, peak].sum()) + 1e-30)
+        rho = min(0.9999, max(1e-3, rho))
         noise = math.sqrt((1 - rho**2) / rho**2 / (BAND * pattern.block * len(inside)))
         centre = float((weight * (pattern.starts[inside] + pattern.block / 2)).sum()) / energy
-        points.append(LagPoint(centre, position + low, noise / pattern.omega_rms, rho, number))
+        points.append(LagPoint(centre, peak + low + float(offset), noise / pattern.omega_rms, rho, number))
     return points
 
 

@@ -20,7 +20,7 @@ from scipy import fft as sfft
 from analysis.audibility import MARGIN_DB, LevelTrack, first_audible, last_audible
 from analysis.audiofile import load_sound, resample
 from analysis.errors import AudioFileError
-from analysis.lags import BLOCK_S, LagTrack, Pattern, track_lags
+from analysis.lags import BLOCK_S, LagTrack, Pattern, track_widening
 from analysis.units import from_dbov
 
 __all__ = ["Occurrence", "Reference", "find_references", "load_reference", "make_reference"]
@@ -33,6 +33,9 @@ BAND_HZ = (150.0, 3400.0)
 FEATURE_RANGE_DB = 35.0  # levels this far under the loud ones count as equal
 CHUNK_FRAMES = 100  # 1 s
 LEAST_FRAMES = 25
+HEAD_FRAMES, HEAD_CANDIDATE = 50, 0.75  # the beginning on its own: an utterance may be cut off early
+CHUNK_SIZE = 1024  # frames of a block that is correlated at once
+PLACES = CHUNK_SIZE - 128
 CANDIDATE = 0.55  # normalised correlation of a chunk that is worth a look
 NEAR_FRAMES = 10  # candidates nearer than this are one
 MAX_CANDIDATES = 12  # a chunk, each minute of sound
@@ -41,8 +44,8 @@ ACTIVE_MARGIN_DB = 4.0
 ACTIVE_FRAME_S = 0.02
 FLOOR_S = 30.0
 PAD_S = 0.2
-REACH_S = 0.040  # how far a chunk's lag may be off, and how far it may step
-STRETCH = 0.06  # NetEQ at its most
+PAUSE_S = 1.3  # stretches nearer than this are one: an utterance may hold a pause
+NEAR_S = 0.020  # how far a chunk's lag may be off
 # Of the wrong clips in the tests' sweep, none reached a third of either.
 MIN_SCORE = 200.0
 MIN_MEAN_SCORE = 5.0
@@ -216,7 +219,7 @@ def find_references(
     for _, number, stretch, lag in search.candidates(references):
         reference = references[number]
         before = tried.setdefault((number, stretch), [])
-        if any(abs(lag - other) < REACH_S * SEARCH_RATE_HZ for other in before):
+        if any(abs(lag - other) < 2 * NEAR_S * SEARCH_RATE_HZ for other in before):
             continue
         before.append(lag)
         offset = search.origins_s[stretch]
@@ -244,12 +247,15 @@ class _Search:
             self.first_frame.append(at)
             features.append(levels)
             # a gap, so that no chunk lies across two stretches unseen
-            features.append(np.zeros((BANDS, CHUNK_FRAMES), np.float32))
+            features.append(np.full((BANDS, CHUNK_FRAMES), levels.min(), np.float32))
             at += levels.shape[1] + CHUNK_FRAMES
         self.features = np.concatenate(features, axis=1)
         self.frames = self.features.shape[1]
-        self.size = sfft.next_fast_len(self.frames + CHUNK_FRAMES, real=True)
-        self.spectra = sfft.rfft(self.features, self.size, axis=1)
+        # overlapping blocks, each of which holds PLACES places for a chunk of up to 1.2 s
+        blocks = -(-self.frames // PLACES)
+        padded = np.pad(self.features, ((0, 0), (0, blocks * PLACES + CHUNK_SIZE - self.frames)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, CHUNK_SIZE, axis=1)[:, : blocks * PLACES : PLACES]
+        self.spectra = sfft.rfft(windows, axis=2)
         self._spread: dict[int, NDArray[np.float32]] = {}
 
     def spread(self, count: int) -> NDArray[np.float32]:
@@ -272,18 +278,21 @@ class _Search:
         for number, reference in enumerate(references):
             for frame, template in _chunks(reference):
                 count = template.shape[1]
-                spectrum = sfft.rfft(template, self.size, axis=1)
-                product = np.einsum("bf,bf->f", np.conj(spectrum), self.spectra)
-                values = sfft.irfft(product, self.size)[: self.frames] / self.spread(count)
-                for at in _peaks(values, limit):
+                spectrum = np.conj(sfft.rfft(template, CHUNK_SIZE, axis=1))
+                product = np.zeros(self.spectra.shape[1:], dtype=np.complex64)
+                for band in range(BANDS):
+                    product += self.spectra[band] * spectrum[band]
+                values = sfft.irfft(product, CHUNK_SIZE, axis=1)[:, :PLACES].reshape(-1)[: self.frames]
+                values = values / self.spread(count)
+                for at in _peaks(values, limit, CANDIDATE if count > HEAD_FRAMES else HEAD_CANDIDATE):
                     stretch = int(np.searchsorted(self.first_frame, at, side="right")) - 1
                     lag = (at - self.first_frame[stretch] - frame) * HOP
                     found.append((float(values[at]), number, stretch, float(lag)))
         return sorted(found, reverse=True)
 
 
-def _peaks(values: NDArray[np.float32], limit: int) -> Iterator[int]:
-    above = np.flatnonzero(values >= CANDIDATE)
+def _peaks(values: NDArray[np.floating], limit: int, least: float) -> Iterator[int]:
+    above = np.flatnonzero(values >= least)
     above = above[np.argsort(values[above])[::-1]]
     taken: list[int] = []
     for at in above:
@@ -310,6 +319,10 @@ def _chunks(reference: Reference) -> Iterator[tuple[int, NDArray[np.float32]]]:
         norm = float(np.sqrt((template**2).sum()))
         if norm > 0:
             yield at, template / norm
+    if length > HEAD_FRAMES:
+        template = levels[:, first : first + HEAD_FRAMES]
+        template = template - template.mean(axis=1, keepdims=True)
+        yield first, template / max(float(np.sqrt((template**2).sum())), 1e-9)
 
 
 @lru_cache(maxsize=1)
@@ -318,11 +331,11 @@ def _band_matrix() -> NDArray[np.float32]:
     bins = np.arange(FRAME // 2 + 1)
     # a bin belongs to a band by the share of it that lies inside: the lowest bands are narrower than a bin
     inside = np.minimum(bins[:, None] + 0.5, edges[None, 1:]) - np.maximum(bins[:, None] - 0.5, edges[None, :-1])
-    return np.clip(inside, 0.0, None).astype(np.float32)
+    return np.asarray(np.clip(inside, 0.0, None), dtype=np.float32)
 
 
 def _features(sound: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Level (log) by band, shape (14, frames), of frames of 32 ms each 10 ms; those far below the loud ones are equal."""
+    """Level (log) by band, shape (14, frames), of frames of 32 ms each 10 ms; what is far below the loud is equal."""
     if len(sound) < FRAME:
         sound = np.pad(sound, (0, FRAME - len(sound)))
     frames = np.lib.stride_tricks.sliding_window_view(sound, FRAME)[::HOP]
@@ -366,7 +379,7 @@ def _stretches(
     merged: list[tuple[int, int]] = []
     for start, stop in active:
         low, high = max(0, start - pad), min(len(channel), stop + pad)
-        if merged and low <= merged[-1][1]:
+        if merged and low <= merged[-1][1] + (PAUSE_S - 2 * PAD_S) * rate_hz:
             merged[-1] = merged[-1][0], max(high, merged[-1][1])
         elif high > low:
             merged.append((low, high))
@@ -376,12 +389,7 @@ def _stretches(
 def _verified(reference: Reference, sound: NDArray[np.float32], lag: float, offset_s: float) -> Occurrence | None:
     """What a candidate is worth once the waveform is followed; None where it is not the reference."""
     pattern = reference.pattern(SEARCH_RATE_HZ)
-    track = track_lags(pattern, sound, lag=lag, reach=round(REACH_S * SEARCH_RATE_HZ))
-    if track.score < MIN_SCORE / 4:
-        return None
-    if track.coverage < FULL_COVERAGE or track.at_edge:
-        reach = round(REACH_S * SEARCH_RATE_HZ + STRETCH * (pattern.last - pattern.first))
-        track = track_lags(pattern, sound, lag=lag, reach=reach)
+    track = track_widening(pattern, sound, lag=lag, reach=round(NEAR_S * SEARCH_RATE_HZ), least=MIN_SCORE / 4)
     members = np.flatnonzero(track.matched & track.strong)
     if track.score < MIN_SCORE or len(members) < min(MIN_MATCHED_BLOCKS, int(track.strong.sum())):
         return None
@@ -400,7 +408,7 @@ def _verified(reference: Reference, sound: NDArray[np.float32], lag: float, offs
 
 
 def _best_range(track: LagTrack) -> tuple[int, int]:
-    """First and last block of the range that most speaks for the reference: a lone match by chance does not extend it."""
+    """First and last block of the range that speaks most for the reference: a lone match by chance is outside it."""
     value = np.where(track.strong, np.minimum(track.block_scores, RANGE_CAP) - RANGE_COST, 0.0)
     total = np.concatenate(([0.0], np.cumsum(value)))
     lowest = np.minimum.accumulate(total)

@@ -1,4 +1,4 @@
-"""A known utterance and a recording that holds it in, its first and last audible sample in the recording, with bounds, out.
+"""A known utterance and a recording that holds it in, its first and last audible sample there, with bounds, out.
 
 Source: the design's truth: the audibility rule on the noise-free signal as it lies in the recording, with the θ of the
 recording. That signal is made from the reference: filtered and scaled as the recording shows, moved by the lag that
@@ -27,23 +27,21 @@ from analysis.audibility import (
 from analysis.audiofile import resample
 from analysis.correlation import PathResponse, response_around
 from analysis.errors import NotMeasurable
-from analysis.lags import BLOCK_S, DEGREES, Drift, LagTrack, track_lags
+from analysis.lags import BLOCK_S, STRETCH, Drift, LagTrack, track_widening
 from analysis.references import Reference
 from analysis.units import dbov, from_dbov, samples_to_ms
 
 __all__ = ["Boundary", "TimeStep", "Transfer", "last_audible_blind", "transfer"]
 
 TRACK_RATE_HZ = 16000  # the lag is followed at this rate, or at the recording's own where that is lower
-REACH_S = 0.040
-STRETCH = 0.06
-ENOUGH_COVERAGE = 0.75  # below it, a wider search is tried
-WIDE_GAIN = 60.0  # and what it must gain
+REACH_S = 0.020
 MIN_SCORE = 150.0
 FLOOR_S = 2.0
-BEFORE_S = 1.0  # of the utterance, ahead of its edge, that is rebuilt
-AFTER_S = 0.3
+BEFORE_S = (0.25, 1.5, math.inf)  # of the utterance, ahead of its edge, that is rebuilt
+AFTER_S = 0.15
 PIECE_S, DRIFTING_PIECE_S = 0.5, 0.2  # over which the path is taken as standing still
 DRIFTING_PPM = 20.0
+MAX_PATH_S = 2.0  # of the utterance that the path is estimated from
 RESPONSE_S = 0.15  # of the path, on each side
 DRY_MS, ROOM_MS = (4.0, 6.0), (1.5, 1.5)  # of the response before and after the direct sound: filters, not reflections
 CORRELATION_S = 0.025
@@ -54,6 +52,9 @@ SMEAR_MS = 25.0  # how long a codec may ring
 LONG_SMEAR_MS = 60.0  # beyond what a codec may do, and still not another sound
 ADDED_DB = 7.0
 DISPUTED_MS = 16.0
+CLEAR_DB = 20.0  # noise this far under θ hides nothing
+NOISY_DB = 20.0
+UNCERTAIN_MS, UNDECIDED_MS = 20.0, 100.0  # said, refused
 LEAST_MS = 0.5  # nothing is claimed to be better detected
 SOFTER_DB = 6.0  # by which it may have raised a soft end
 LOSS_DB = 10.0  # the recording this far under what it should be: a loss
@@ -67,7 +68,7 @@ PITCH_MS = 5.0  # a step as NetEQ makes it
 PARTIAL_MS = 30.0  # the recording ends this far before the utterance would
 OTHER_BLOCKS = 2
 UNSEEN_NOTE_S = 0.1  # more than this beyond what was recognised: a step may lie in it
-LEVEL_DB, ROOM_LEVEL_DB = 1.0, 2.0  # by which the level at the edge may be off
+LEVEL_DB, UNSURE_LEVEL_DB = 1.0, 2.0  # by which the level at the edge may be off; in a room or noise
 K = 2.0
 # Without a reference: ± ms by how far the speech stands above θ (dB)
 BLIND_MS = ((35.0, 10.0), (25.0, 25.0), (15.0, 60.0), (-math.inf, 200.0))
@@ -103,7 +104,8 @@ class Boundary:
     evidence : str
         `reference`, or `level` where only the recording's own level was there to go by.
     flags : tuple of str
-        `partial`, `timescaled`, `room`, `clipped`, `gap`, `unseen_tail`, `sound_beyond`.
+        `partial` (cut off here), `timescaled`, `room`, `clipped`, `gap`, `unseen_tail` or `unseen_head` (the last of it
+        was not recognised), `sound_beyond` (something else follows at once), `uncertain` (more than ± 20 ms).
     """
 
     sample: int
@@ -185,7 +187,7 @@ def transfer(
     reasons: dict[str, str] = {}
     for name, threshold in (("start", start_threshold_dbov), ("end", end_threshold_dbov)):
         try:
-            edges[name] = _Edge(path, name == "end", other).boundary(flags, threshold)
+            edges[name] = _boundary(path, name == "end", other, flags, threshold)
         except NotMeasurable as exc:
             edges[name], reasons[name] = None, exc.reason
     rate = track.rate_hz
@@ -217,21 +219,16 @@ def _tracked(
     first_s = max(0, math.floor(begin))
     origin = first_s * rate_hz
     heard = resample(np.asarray(recording[origin : math.ceil(end * rate_hz)]), rate_hz, rate)
-    lag, reach = (at_s - first_s) * rate, round(reach_s * rate)
-    track = track_lags(pattern, heard, lag=lag, reach=reach)
-    if track.coverage < ENOUGH_COVERAGE or track.at_edge:
-        wide = track_lags(pattern, heard, lag=lag, reach=reach + round(STRETCH * (pattern.last - pattern.first)))
-        track = wide if wide.score > track.score + WIDE_GAIN else track
+    track = track_widening(pattern, heard, lag=(at_s - first_s) * rate, reach=round(reach_s * rate))
     if not track.points or track.score < MIN_SCORE:
         raise NotMeasurable("not_found", f"{reference.name} is not to be recognised at {at_s:.2f} s")
     return track, origin
 
 
 def _snr_db(track: LagTrack) -> float:
-    """From the scores: each is the log-likelihood of its own 1 − ρ²."""
-    use = track.matched & track.strong
-    rest = float((track.observed * np.exp(-2 * track.block_scores / DEGREES))[use].sum())
-    return 10 * math.log10(max(float(track.observed[use].sum()) / max(rest, 1e-30) - 1, 1e-3))
+    """From the median correlation of the windows."""
+    rho = sorted(point.rho for point in track.points)[len(track.points) // 2]
+    return 10 * math.log10(rho**2 / (1 - rho**2))
 
 
 def _flags(path: _Path) -> tuple[str, ...]:
@@ -294,8 +291,7 @@ class _Path:
         """Cross and power spectrum over pieces of the reference, each aligned by its own lag."""
         pieces = _pieces(self.track)
         longest = max(round((stop - start) * self.scale) for start, stop in pieces)
-        size = sfft.next_fast_len(longest + 3 * self.pad, real=True)
-        size += size % 2
+        size = 2 * sfft.next_fast_len((longest + 3 * self.pad + 1) // 2, real=True)
         omega = 2 * np.pi * np.arange(size // 2 + 1) / size
         cross, power = np.zeros(len(omega), dtype=np.complex128), np.zeros(len(omega))
         for start, stop in pieces:
@@ -310,7 +306,7 @@ class _Path:
         return cross, power
 
     def _keep_filter(self, cross: NDArray[np.complex128], power: NDArray[np.float64]) -> None:
-        """The filter about the direct sound, from correlations cut to ±25 ms; a plain gain where nothing contradicts."""
+        """The filter about the direct sound, from correlations cut to ±25 ms; a plain gain where nothing says more."""
         size = 2 * (len(power) - 1)
         half = round(CORRELATION_S * self.rate_hz)
         window = np.hanning(2 * half + 1)
@@ -323,7 +319,9 @@ class _Path:
         plain = float(both[half] / own[half])
         prior = PRIOR_LOCAL * of_own + PRIOR * float(of_own.max())
         taps = np.roll(sfft.irfft((of_both + prior * plain) / (of_own + prior), short), half)
-        spread = float(np.sqrt(np.mean(taps[half - round(0.020 * self.rate_hz) : half - round(0.010 * self.rate_hz)] ** 2)))
+        spread = float(
+            np.sqrt(np.mean(taps[half - round(0.020 * self.rate_hz) : half - round(0.010 * self.rate_hz)] ** 2))
+        )
         before, after = ROOM_MS if self.room else DRY_MS
         low, high = round(before * self.rate_hz / 1000), round(after * self.rate_hz / 1000)
         kept = taps[half - low : half + high + 1]
@@ -335,10 +333,13 @@ class _Path:
         used = self.x[self.first : self.last + 1].astype(np.float64)
         length = sfft.next_fast_len(len(used) + len(self.filter), real=True)
         passed = sfft.irfft(sfft.rfft(used, length) * sfft.rfft(self.filter, length), length)
-        self.gain = math.sqrt(float(np.dot(passed, passed)) / max(float(np.dot(used, used)), 1e-30))
+        self.gain = math.sqrt(float(np.square(passed).sum()) / max(float(np.square(used).sum()), 1e-30))
 
-    def model(self, begin: int, end: int, *, at: int) -> NDArray[np.float64]:
-        """The noise-free utterance at [origin + begin, origin + end), by the lag that holds at reference sample `at`."""
+    def model(self, begin: int, end: int, *, at: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The noise-free utterance at [origin + begin, origin + end), by the lag that holds at reference `at`.
+
+        The second is the reference with its level alone: what the filter does to a sharp edge is where they differ.
+        """
         shift = self.lag_at(at) + self.filter_delay
         whole = math.floor(shift)
         margin = len(self.filter) + round(0.004 * self.rate_hz)
@@ -348,9 +349,11 @@ class _Path:
         if inside[1] > inside[0]:
             x[inside[0] - low : inside[1] - low] = self.x[inside[0] : inside[1]]
         size = sfft.next_fast_len(len(x) + len(self.filter), real=True)
-        spectrum = sfft.rfft(x, size) * sfft.rfft(self.filter, size)
+        spectrum = sfft.rfft(x, size)
         spectrum *= np.exp(-2j * np.pi * np.arange(len(spectrum)) / size * (shift - whole))
-        return np.asarray(sfft.irfft(spectrum, size)[margin : margin + end - begin])
+        here = slice(margin, margin + end - begin)
+        plain = np.roll(sfft.irfft(spectrum * self.gain, size), round(self.direct) - self.filter_delay)[here]
+        return np.asarray(sfft.irfft(spectrum * sfft.rfft(self.filter, size), size)[here]), np.asarray(plain)
 
 
 def _pieces(track: LagTrack) -> list[tuple[float, float]]:
@@ -369,28 +372,84 @@ def _pieces(track: LagTrack) -> list[tuple[float, float]]:
         for at in range(0, len(run), longest):
             part = run[at : at + longest]
             pieces.append((float(track.block_starts[part[0]]), float(track.block_starts[part[-1]] + track.block)))
-    return pieces
+    half = round(MAX_PATH_S / 2 / (longest * BLOCK_S))
+    # what lies at the edges decides about them
+    return pieces if len(pieces) <= 2 * half else pieces[:half] + pieces[-half:]
+
+
+def _boundary(
+    path: _Path, is_end: bool, other: NDArray[np.floating] | None, flags: tuple[str, ...], threshold_dbov: float | None
+) -> Boundary:
+    """One edge, looked for in a short stretch first; in a longer one where it does not lie well inside."""
+    whole_s = (path.last - path.first) / path.rate_hz + AFTER_S
+    for before_s in BEFORE_S:
+        edge = _Edge(path, is_end, min(before_s, whole_s), other, threshold_dbov)
+        if edge.by_model is not None and edge.found is not None and edge.found > edge.nominal // 2:
+            break
+        if before_s >= whole_s:
+            break
+    return edge.boundary(flags)
 
 
 class _Edge:
-    """One edge of an utterance. All arrays run towards it and past it, so the start's are turned round."""
+    """One edge of an utterance. All arrays run towards it and past it, so the start's are turned round.
 
-    def __init__(self, path: _Path, is_end: bool, other: NDArray[np.floating] | None) -> None:
+    `by_model` is the last audible sample of what the reference alone makes of it, `found` that of what is believed to
+    lie in the recording (`rebuilt`); None where there is none.
+    """
+
+    def __init__(
+        self,
+        path: _Path,
+        is_end: bool,
+        before_s: float,
+        other: NDArray[np.floating] | None,
+        threshold_dbov: float | None,
+    ) -> None:
         self.path, self.is_end, self.rate_hz = path, is_end, path.rate_hz
         self.at = path.last if is_end else path.first
         nominal = round(self.at + path.lag_at(self.at) + path.direct)
-        before, after = round(BEFORE_S * path.rate_hz), round(AFTER_S * path.rate_hz)
+        before, after = round(before_s * path.rate_hz), round(AFTER_S * path.rate_hz)
         self.begin, self.stop = (nominal - before, nominal + after) if is_end else (nominal - after, nominal + before)
+        if not is_end:
+            # windows on the grid of the whole recording, as one who looks for the onset alone would have them
+            grid = path.rate_hz // 100 if path.rate_hz % 100 == 0 else path.rate_hz
+            self.begin -= self.begin % grid
         self.nominal = before
-        self.model = self._turned(path.model(self.begin, self.stop, at=self.at))
+        model, plain = path.model(self.begin, self.stop, at=self.at)
+        self.model, self.plain = self._turned(model), self._turned(plain)
         self.heard = self._turned(path.heard(self.begin, self.stop))
         self.floor_dbov = self._floor_dbov(nominal)
         reach = path.rate_hz // 25
         near = slice(max(0, path.origin + nominal - reach), max(0, path.origin + nominal + reach))
-        self.other_sounds = other is not None and _rms_dbov(np.asarray(other[near])) >= OTHER_DBOV
+        sounds = other is not None and _rms_dbov(np.asarray(other[near])) >= OTHER_DBOV
+        floor = -math.inf if self.floor_dbov is None else self.floor_dbov
+        self.theta = max(floor + MARGIN_DB, MIN_THRESHOLD_DBOV) if threshold_dbov is None else threshold_dbov
+        self.noise = from_dbov(max(-100.0, floor)) ** 2
+        beyond = _mean_square(self.heard[self.nominal + self._samples(SMEAR_MS) :], self._samples(5.0))
+        # the other party may be heard here: where it is not just after, it was not just before
+        self.other_sounds = sounds and float(beyond.max()) >= from_dbov(self.theta) ** 2 / 2
+        self.flags: list[str] = []
+        self.spread_ms = 0.0
+        self.model_track = self._track(self.model)
+        self.by_model = self._last(self.model_track, self.theta)
+        self.found: int | None = None
+        self.rebuilt, self.rebuilt_track = self.model, self.model_track
+        if self.by_model is not None:
+            self._rebuild(self.by_model)
 
     def _turned(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         return x if self.is_end else x[::-1]
+
+    def _track(self, x: NDArray[np.float64]) -> LevelTrack:
+        return LevelTrack(x[::-1], self.rate_hz)
+
+    def _last(self, track: LevelTrack, theta: float) -> int | None:
+        found = first_audible(track, threshold_dbov=theta)
+        return None if found is None else track.n - 1 - found.sample
+
+    def _samples(self, ms: float) -> int:
+        return round(ms * self.rate_hz / 1000)
 
     def _floor_dbov(self, nominal: int) -> float | None:
         """The recording's floor in the 2 s beyond the edge, as the rule finds it."""
@@ -406,90 +465,87 @@ class _Edge:
         floor = track.floors(np.array([track.hop_of_sample(max(0, sample))]))[0]
         return None if math.isnan(floor) else dbov(float(floor))
 
-    def boundary(self, flags: tuple[str, ...], threshold_dbov: float | None) -> Boundary:
+    def _rebuild(self, by_model: int) -> None:
+        """The noise-free signal as it lies in the recording, and its last audible sample."""
+        window = self._samples(5.0)
+        there, made = _mean_square(self.heard, window), _mean_square(self.model, window)
+        lost = (there < made * 10 ** (-LOSS_DB / 10)) & (made > 4 * self.noise)
+        kept = np.where(lost, self.heard, self.model)
+        if not self.path.room and not self.other_sounds:
+            left = _mean_square(self.heard - self.model, window)
+            coded = np.where(left >= self.noise * 10 ** (GATE_DB / 10), self.heard, self.model)
+            self._believe(coded)
+            softer = self._last(self.model_track, self.theta - SOFTER_DB)
+            limit = max(by_model, by_model if softer is None else softer) + self._samples(SMEAR_MS)
+            if self.found is not None and self.found <= limit:
+                self._without_noise(by_model)
+                return
+            self.flags.append("sound_beyond")
+            if self.found is not None and self.found - by_model <= self._samples(LONG_SMEAR_MS):
+                return
+        self._believe(kept)
+
+    def _believe(self, x: NDArray[np.float64]) -> None:
+        self.rebuilt, self.rebuilt_track = x, self._track(x)
+        self.found = self._last(self.rebuilt_track, self.theta)
+        if self.found is None or not self.is_end:
+            return
+        # no grid is given for windows that run backwards: the middle one of three, and how far they are apart
+        grids = [self.found]
+        for shift in (self.rate_hz // 3000, 2 * self.rate_hz // 3000):
+            moved = self._last(self._track(x[: len(x) - shift]), self.theta)
+            grids.append(self.found if moved is None else moved)
+        self.spread_ms = samples_to_ms(max(grids) - min(grids), self.rate_hz)
+        self.found = sorted(grids)[1]
+
+    def _without_noise(self, by_model: int) -> None:
+        """What the recording adds after the model's end counts unless it is one sample of the noise."""
+        if self.found is None or self.found <= by_model:
+            return
+        added = self.heard[by_model + 1 : self.found + 1]
+        if float(np.mean(added**2)) < self.noise * 10 ** (ADDED_DB / 10):
+            self._believe(np.concatenate([self.rebuilt[: by_model + 1], self.model[by_model + 1 :]]))
+            self.found = by_model if self.found is None else self.found
+
+    def boundary(self, flags: tuple[str, ...]) -> Boundary:
         """The edge, with its bounds.
 
         Raises
         ------
         NotMeasurable
             `inaudible` where it never reaches θ, `tail_not_recognised` (or `head_…`) where something else is there,
-            `tail_in_noise` where too much of it is lost in noise for the lag to be known.
+            `tail_in_noise` where too much of it is lost in noise for the lag to be known, `lost_in_noise` where the
+            bounds would be beyond 100 ms.
         """
-        theta = threshold_dbov
-        if theta is None:
-            floor = -math.inf if self.floor_dbov is None else self.floor_dbov
-            theta = max(floor + MARGIN_DB, MIN_THRESHOLD_DBOV)
-        by_model = self._last(self.model, theta)
-        if by_model is None:
+        if self.by_model is None or self.found is None:
             raise NotMeasurable("inaudible", "the utterance does not stand 10 dB out of the recording's floor")
-        own = list(flags)
-        rebuilt, found = self._rebuilt(theta, by_model, own)
-        parts = self._parts(found, by_model, rebuilt, theta, own)
-        track = LevelTrack(rebuilt[::-1], self.rate_hz)
-        audible = Audible(len(rebuilt) - 1 - found, theta, self.floor_dbov)
+        own = [*flags, *self.flags]
+        if self.by_model - self.found > self._samples(PARTIAL_MS):
+            own.append("partial")
+        parts = self._parts(self.found, self.by_model, own)
+        uncertainty_ms = math.sqrt(sum(value**2 for value in parts.values()))
+        if uncertainty_ms > UNDECIDED_MS:
+            raise NotMeasurable("lost_in_noise", f"± {uncertainty_ms:.0f} ms: its level meets the threshold for too long")
+        if uncertainty_ms > UNCERTAIN_MS:
+            own.append("uncertain")
+        audible = Audible(self.rebuilt_track.n - 1 - self.found, self.theta, self.floor_dbov)
         sign = -1.0 if self.is_end else 1.0
         shifts = {
             step: None if shift is None else 0.0 + sign * shift
-            for step, shift in threshold_shifts_ms(track, audible).items()
+            for step, shift in threshold_shifts_ms(self.rebuilt_track, audible).items()
         }
-        sample = self.begin + found if self.is_end else self.stop - 1 - found
+        sample = self.begin + self.found if self.is_end else self.stop - 1 - self.found
         return Boundary(
             self.path.origin + sample,
             self.rate_hz,
-            math.sqrt(sum(value**2 for value in parts.values())),
+            uncertainty_ms,
             parts,
-            theta,
+            self.theta,
             self.floor_dbov,
             shifts,
             "reference",
             tuple(own),
         )
-
-    def _last(self, x: NDArray[np.float64], theta: float) -> int | None:
-        found = first_audible(LevelTrack(x[::-1], self.rate_hz), threshold_dbov=theta)
-        return None if found is None else len(x) - 1 - found.sample
-
-    def _rebuilt(self, theta: float, by_model: int, flags: list[str]) -> tuple[NDArray[np.float64], int]:
-        """The noise-free signal as it lies in the recording, and its last audible sample."""
-        window = round(0.005 * self.rate_hz)
-        noise = from_dbov(max(-100.0, -100.0 if self.floor_dbov is None else self.floor_dbov)) ** 2
-        there, made = _mean_square(self.heard, window), _mean_square(self.model, window)
-        lost = (there < made * 10 ** (-LOSS_DB / 10)) & (made > 4 * noise)
-        kept = np.where(lost, self.heard, self.model)
-        if self.path.room or self.other_sounds:
-            return self._unless_cut(kept, theta, by_model, flags)
-        left = _mean_square(self.heard - self.model, window)
-        coded = np.where(left >= noise * 10 ** (GATE_DB / 10), self.heard, self.model)
-        found = self._last(coded, theta)
-        softer = self._last(self.model, theta - SOFTER_DB)
-        limit = max(by_model, by_model if softer is None else softer) + round(SMEAR_MS * self.rate_hz / 1000)
-        if found is not None and found <= limit:
-            return self._unless_noise(coded, theta, by_model, noise, flags)
-        flags.append("sound_beyond")
-        if found is not None and found - by_model <= round(LONG_SMEAR_MS * self.rate_hz / 1000):
-            return self._unless_cut(coded, theta, by_model, flags)
-        return self._unless_cut(kept, theta, by_model, flags)
-
-    def _unless_noise(
-        self, x: NDArray[np.float64], theta: float, by_model: int, noise: float, flags: list[str]
-    ) -> tuple[NDArray[np.float64], int]:
-        """What the recording adds after the model's end counts unless it is one sample of the noise."""
-        x, found = self._unless_cut(x, theta, by_model, flags)
-        added = self.heard[by_model + 1 : found + 1]
-        if len(added) and float(np.mean(added**2)) < noise * 10 ** (ADDED_DB / 10):
-            x = np.concatenate([x[: by_model + 1], self.model[by_model + 1 :]])
-            return x, by_model
-        return x, found
-
-    def _unless_cut(
-        self, x: NDArray[np.float64], theta: float, by_model: int, flags: list[str]
-    ) -> tuple[NDArray[np.float64], int]:
-        found = self._last(x, theta)
-        if found is None:
-            raise NotMeasurable("inaudible", "the recording holds no end of it")
-        if by_model - found > round(PARTIAL_MS * self.rate_hz / 1000):
-            flags.append("partial")
-        return x, found
 
     def _unseen_s(self, found: int) -> float:
         """How much of the utterance lies between what was recognised and the boundary."""
@@ -500,13 +556,11 @@ class _Edge:
         at = (self.begin + found if self.is_end else self.stop - 1 - found) - self.path.lag_at(self.at)
         return float(at - edge if self.is_end else edge - at) / self.rate_hz
 
-    def _parts(
-        self, found: int, by_model: int, rebuilt: NDArray[np.float64], theta: float, flags: list[str]
-    ) -> dict[str, float]:
+    def _parts(self, found: int, by_model: int, flags: list[str]) -> dict[str, float]:
         track = self.path.track
         which = "tail" if self.is_end else "head"
-        beyond = np.flatnonzero(track.matched)
-        strange = track.other[beyond[-1] + 1 :] if self.is_end else track.other[: beyond[0]]
+        seen = np.flatnonzero(track.matched)
+        strange = track.other[seen[-1] + 1 :] if self.is_end else track.other[: seen[0]]
         unseen = self._unseen_s(found)
         if int(strange.sum()) >= OTHER_BLOCKS and unseen > OTHER_BLOCKS * BLOCK_S:
             raise NotMeasurable(f"{which}_not_recognised", f"its {which} is covered by, or is, something else")
@@ -524,21 +578,37 @@ class _Edge:
             "estimator": K * math.hypot(sigma, quantum),
             "codec": K * math.hypot(CODEC_MS, 0.0 if "partial" in flags else SMEAR_SHARE * smear),
             "step": step,
-            "detection": max(hidden, self._moves_ms(rebuilt, found, theta), self._disputed_ms(found, by_model, theta)),
+            "detection": max(
+                hidden,
+                self.spread_ms,
+                self._moves_ms(found),
+                self._disputed_ms(found, by_model),
+                self._filtered_ms(by_model),
+            ),
         }
 
-    def _moves_ms(self, x: NDArray[np.float64], found: int, theta: float) -> float:
+    def _moves_ms(self, found: int) -> float:
         """How far the edge moves if the level is off by a little."""
-        step = ROOM_LEVEL_DB if self.path.room else LEVEL_DB
-        moved = [self._last(x, theta - step), self._last(x, theta + step)]
+        noisy = self.theta > MIN_THRESHOLD_DBOV  # the floor decides, and lies 10 dB below what is decided
+        step = UNSURE_LEVEL_DB if self.path.room or noisy else LEVEL_DB
+        if _snr_db(self.path.track) < NOISY_DB:
+            step += LEVEL_DB
+        moved = [self._last(self.rebuilt_track, self.theta + sign * step) for sign in (-1, 1)]
         return max(abs(samples_to_ms((found if m is None else m) - found, self.rate_hz)) for m in moved)
 
+    def _filtered_ms(self, by_model: int) -> float:
+        """How far the edge hangs on the filter, where noise hides what the filter did."""
+        if self.theta <= MIN_THRESHOLD_DBOV and self.noise < from_dbov(self.theta - CLEAR_DB) ** 2:
+            return 0.0
+        plain = self._last(self._track(self.plain), self.theta)
+        apart = math.inf if plain is None else abs(samples_to_ms(plain - by_model, self.rate_hz))
+        return apart if apart < DISPUTED_MS / 2 else 0.0
 
-    def _disputed_ms(self, found: int, by_model: int, theta: float) -> float:
+    def _disputed_ms(self, found: int, by_model: int) -> float:
         """How far the recording's own level, as it is, says otherwise; not where it is about something else."""
-        stop = max(found, by_model) + round(DISPUTED_MS * self.rate_hz / 1000)
-        by_level = self._last(self.heard[:stop], theta)
-        apart = math.inf if by_level is None else abs(samples_to_ms(by_level - found, self.rate_hz))
+        stop = max(found, by_model) + self._samples(DISPUTED_MS)
+        by_level = self._last(self._track(self.heard[self.nominal // 2 : stop]), self.theta)
+        apart = math.inf if by_level is None else abs(by_level + self.nominal // 2 - found) * 1000 / self.rate_hz
         smear = samples_to_ms(abs(found - by_model), self.rate_hz)
         return max(LEAST_MS, apart if apart < DISPUTED_MS / 2 else 0.0, smear if smear > SMEAR_MS else 0.0)
 
