@@ -164,7 +164,16 @@ def _derive_call(
         else:
             turns.append(Turn(**_named(number, turn, _never_spoken(index, skipped, ending))))
     points = [p for h in call.heard for p in h.playouts[policies[0]].series]
-    series = call_series(number, call.zero_ns, call.arrivals, points, policies[0])
+    series = call_series(
+        number,
+        call.zero_ns,
+        call.arrivals,
+        points,
+        policies[0],
+        heard=[(h.stream, h.playouts[policies[0]]) for h in call.heard],
+        received=record.received,
+        round_trips=call.round_trips,
+    )
     return with_truth(turns, spoken, record.of_type("agent_truth")), [series]
 
 
