@@ -525,7 +525,9 @@ class _Edge:
         parts = self._parts(self.found, self.by_model, own)
         uncertainty_ms = math.sqrt(sum(value**2 for value in parts.values()))
         if uncertainty_ms > UNDECIDED_MS:
-            raise NotMeasurable("lost_in_noise", f"± {uncertainty_ms:.0f} ms: its level meets the threshold for too long")
+            raise NotMeasurable(
+                "lost_in_noise", f"± {uncertainty_ms:.0f} ms: its level meets the threshold for too long"
+            )
         if uncertainty_ms > UNCERTAIN_MS:
             own.append("uncertain")
         audible = Audible(self.rebuilt_track.n - 1 - self.found, self.theta, self.floor_dbov)
@@ -609,7 +611,7 @@ class _Edge:
         stop = max(found, by_model) + self._samples(DISPUTED_MS)
         by_level = self._last(self._track(self.heard[self.nominal // 2 : stop]), self.theta)
         apart = math.inf if by_level is None else abs(by_level + self.nominal // 2 - found) * 1000 / self.rate_hz
-        smear = samples_to_ms(abs(found - by_model), self.rate_hz)
+        smear = samples_to_ms(found - by_model, self.rate_hz)
         return max(LEAST_MS, apart if apart < DISPUTED_MS / 2 else 0.0, smear if smear > SMEAR_MS else 0.0)
 
 
