@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.capture_time import CaptureTime, capture_time_of
-from analysis.codecs import Codec
+from analysis.bundle import CallRecord
+from analysis.capture_time import ABS_CAPTURE_TIME_URI, CaptureTime, capture_time_of
+from analysis.codecs import CODECS, Codec
 from analysis.errors import MalformedPacket, NotMeasurable
 from analysis.rtcp import (
     DelaySinceReference,
@@ -31,7 +32,7 @@ from analysis.sender_clock import SentAt, arrival_drift, sender_clock
 from analysis.streams import Timed
 from analysis.units import NS_PER_S, ns_to_ms, ns_to_s
 
-__all__ = ["RoundTrip", "RtcpLedger", "capture_fields", "rtcp_statistics"]
+__all__ = ["RoundTrip", "RtcpLedger", "call_rtcp_statistics", "capture_fields", "rtcp_statistics"]
 
 MAX_STREAMS = 64  # SSRCs that are kept; a hostile peer may send any number
 MAX_OWN_REPORTS = 256  # that an answer is waited for: more than four minutes of one a second
@@ -231,6 +232,30 @@ def capture_fields(captured: CaptureTime) -> dict[str, Any]:
     if captured.offset_ns is not None:
         fields["senderCaptureTimeOffset"] = ns_to_ms(captured.offset_ns)
     return fields
+
+
+def call_rtcp_statistics(record: CallRecord) -> dict[str, dict[int, dict[str, Any]]]:
+    """`rtcp_statistics` of a session bundle; nothing where media were never negotiated, or the event is damaged."""
+    media, clock = record.first("media_negotiated"), record.manifest.get("clock", {})
+    try:
+        named = dict(media.fields["payload_types"] if media is not None else {})
+        extensions = dict(media.fields.get("header_extensions", {}) if media is not None else {})
+        payload_types = {int(number): CODECS[codec] for number, codec in named.items() if codec in CODECS}
+        captures = [int(number) for number, uri in extensions.items() if uri == ABS_CAPTURE_TIME_URI]
+        shift_ns = int(clock["wall_ns"]) - int(clock["monotonic_ns"])
+    except (KeyError, TypeError, ValueError):
+        return {}
+    if not payload_types:
+        return {}
+    return rtcp_statistics(
+        rtcp_received=record.rtcp_received,
+        rtcp_sent=record.rtcp_sent,
+        received=record.received,
+        sent=record.sent,
+        payload_types=payload_types,
+        wall_shift_ns=shift_ns,
+        capture_time_id=captures[0] if captures else None,
+    )
 
 
 def rtcp_statistics(

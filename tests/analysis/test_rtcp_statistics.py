@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.bundle import CallRecord, Event
 from analysis.capture_time import CaptureTime, serialize_capture_time, serialize_header_extensions
 from analysis.codecs import CODECS
 from analysis.rtcp import (
@@ -19,7 +20,14 @@ from analysis.rtcp import (
     serialize_extended_report,
     serialize_receiver_report,
 )
-from analysis.rtcp_statistics import MAX_OWN_REPORTS, MAX_STREAMS, RoundTrip, RtcpLedger, rtcp_statistics
+from analysis.rtcp_statistics import (
+    MAX_OWN_REPORTS,
+    MAX_STREAMS,
+    RoundTrip,
+    RtcpLedger,
+    call_rtcp_statistics,
+    rtcp_statistics,
+)
 from analysis.rtp import RtpPacket
 from analysis.streams import Timed
 
@@ -272,3 +280,20 @@ def test_round_trips_are_told_as_they_come() -> None:
     ledger.sent(0, our_report(0) + extended(OURS, S))
     ledger.received(S, their_report(0, 0.5) + extended(THEIRS, None, (OURS, S, 0.75)))
     assert told == [RoundTrip(S, S // 2, "rr"), RoundTrip(S, S // 4, "dlrr")]
+
+
+@pytest.mark.parametrize(
+    ("clock", "fields"),
+    [
+        ({}, {"payload_types": {"111": "opus"}}),
+        ({"wall_ns": 1, "monotonic_ns": 0}, None),
+        ({"wall_ns": 1, "monotonic_ns": 0}, {}),
+        ({"wall_ns": 1, "monotonic_ns": 0}, {"payload_types": ["opus"]}),
+        ({"wall_ns": "x", "monotonic_ns": 0}, {"payload_types": {"111": "opus"}}),
+        ({"wall_ns": 1, "monotonic_ns": 0}, {"payload_types": {"111": "opus"}, "header_extensions": 3}),
+        ({"wall_ns": 1, "monotonic_ns": 0}, {"payload_types": {"111": "vp8"}}),
+    ],
+)
+def test_a_damaged_bundle_says_nothing(clock: dict[str, object], fields: dict[str, object] | None) -> None:
+    events = () if fields is None else (Event(0, "media_negotiated", fields),)
+    assert call_rtcp_statistics(CallRecord({"clock": clock}, events, (), ())) == {}

