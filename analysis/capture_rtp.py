@@ -34,6 +34,7 @@ __all__ = [
 
 MIN_PACKETS = 4
 MAX_STEP = 100  # of the sequence number from packet to packet, where a stream goes on
+MAX_TIME_NS = 1 << 62  # as in analysis.capture_files; only steps of the capture's clock can lead beyond
 STEP_BACK_NS = NS_PER_S  # a capture whose time steps back by more has had its clock set; by less it is not sorted
 HANDOVER_NS, HANDOVER_PACKETS = NS_PER_S, 400
 SAP_PORT = 9875
@@ -165,13 +166,16 @@ def _end(end: tuple[str, int]) -> str:
 def _parse(datagrams: Sequence[CapturedDatagram], warnings: list[str]) -> tuple[list[Timed], int, int, int]:
     """Packets in order of time; how many were malformed, how many cut, and the bytes that are missing of those."""
     timed: list[Timed] = []
-    malformed = cut = missing = steps = shift_ns = 0
+    malformed = cut = missing = steps = shift_ns = beyond = 0
     before_ns = datagrams[0].time_ns
     for datagram in datagrams:
         if before_ns - datagram.time_ns > STEP_BACK_NS:
             steps += 1
             shift_ns += before_ns - datagram.time_ns
         before_ns = datagram.time_ns
+        if before_ns + shift_ns >= MAX_TIME_NS:
+            beyond += 1
+            continue
         data = datagram.payload
         if datagram.missing_bytes:
             cut, missing = cut + 1, missing + datagram.missing_bytes
@@ -182,6 +186,8 @@ def _parse(datagrams: Sequence[CapturedDatagram], warnings: list[str]) -> tuple[
             malformed += 1
     if steps:
         warnings.append(f"the capture's clock steps back {steps} times; the time that passed there is not known")
+    if beyond:
+        warnings.append(f"{beyond} packets have a time beyond all reason: left out")
     timed.sort(key=lambda t: t.time_ns)
     return timed, malformed, cut, missing
 

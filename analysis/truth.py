@@ -5,6 +5,7 @@ An entry belongs to the turn in which the agent heard the caller begin, not to t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,14 +51,32 @@ def _replied(heard: Sequence[Mapping[str, Any]], stop_ns: int) -> Mapping[str, A
 
 
 def _truth(fields: Mapping[str, Any], stop_ns: int) -> dict[str, Any]:
-    truth: dict[str, Any] = {"kind": fields.get("kind"), "received_ms": None, "leading_silence_ms": None}
+    truth: dict[str, Any] = {"kind": _word(fields.get("kind")), "received_ms": None, "leading_silence_ms": None}
     if fields.get("left_ns") is not None:
         truth["received_ms"] = ns_to_ms(int(fields["left_ns"]) - stop_ns)
-        truth["leading_silence_ms"] = fields.get("leading_silence_ms")
+        truth["leading_silence_ms"] = _finite(fields.get("leading_silence_ms"))
         last_ns = fields.get("last_audible_left_ns")
         truth["last_audible_ms"] = None if last_ns is None else ns_to_ms(int(last_ns) - stop_ns)
-        truth["sequence_number"] = fields.get("sequence_number")
-        truth["rtp_timestamp"] = fields.get("rtp_timestamp")
+        truth["sequence_number"] = _whole(fields.get("sequence_number"))
+        truth["rtp_timestamp"] = _whole(fields.get("rtp_timestamp"))
     if fields.get("unimpaired_ns") is not None:
         truth["unimpaired_ms"] = ns_to_ms(int(fields["unimpaired_ns"]) - stop_ns)
     return truth
+
+
+def _word(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _whole(value: Any) -> int | None:
+    number = None if value is None else int(value)
+    if number is not None and not 0 <= number < 1 << 32:
+        raise ValueError("a truth whose packet cannot be")
+    return number
+
+
+def _finite(value: Any) -> float | None:
+    number = None if value is None else float(value)
+    if number is not None and not math.isfinite(number):
+        raise ValueError("a truth that is not a finite number")
+    return number
