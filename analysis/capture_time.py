@@ -70,7 +70,7 @@ def header_extensions(profile: int | None, data: bytes) -> dict[int, bytes]:
         if one_byte:
             number, length = data[at] >> 4, (data[at] & 0x0F) + 1
             at += 1
-            if number == _ENDS:
+            if number in (0, _ENDS):  # 0 with a length: processing must end there
                 break
         else:
             if at + 2 > len(data):

@@ -95,7 +95,7 @@ def derive(
     for record, number in zip(distinct, numbers, strict=True):
         try:
             made, figures = _derive_call(record, number, tuple(policies), output)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as exc:
             raise BundleError(
                 f"{_name(record)}: events or manifest are damaged ({exc.__class__.__name__}: {exc})",
                 next_step="packets.pcap can still be opened in Wireshark",

@@ -187,10 +187,10 @@ def _event(state: _State, event: list[Any]) -> None:
     elif (absolute := wall_ms(said)) is not None:
         state.time_ms = absolute
     if method == "connectionInfo" and isinstance(value, dict):
-        protocol = re.match(r"(\d+)\.\d+_", str(value.get("clientProtocol")))
+        protocol = re.match(r"(\d{1,9})\.\d+_", str(value.get("clientProtocol")))
         state.vanishing = protocol is not None and int(protocol.group(1)) >= 3
         state.user_agent = state.user_agent or label(value.get("userAgent"))
-    if name is None or method not in _METHODS | _BEGINNINGS:
+    if name is None or not isinstance(method, (str, int)) or method not in _METHODS | _BEGINNINGS:
         return  # calls of getUserMedia() stand there with a connection's name, too
     connection = state.connections.setdefault(str(name), _Connection())
     if method in _BEGINNINGS:
