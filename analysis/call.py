@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.bundle import CallRecord, Event
 from analysis.codecs import CODECS, Codec
-from analysis.network import Arrivals, RoundTrip, arrivals, round_trips
+from analysis.network import Arrivals, RoundTrip, arrivals, round_trips, stun_round_trips
 from analysis.sounds import HeardStream, Sound, hear
 from analysis.turns import Spoken
 from analysis.units import NS_PER_S, ms_to_ns, ns_to_s, s_to_ns, samples_to_ns
@@ -96,7 +96,9 @@ def open_call(
         heard=heard,
         sounds=sounds,
         arrivals=arrivals([h.stream for h in heard]),
-        round_trips=round_trips(record.rtcp_received, record.rtcp_sent, sent_origin and sent_origin[0]),
+        # ICE's checks stand in where the peer reports nothing
+        round_trips=round_trips(record.rtcp_received, record.rtcp_sent, sent_origin and sent_origin[0])
+        or stun_round_trips(record.events),
         # the first packet of a timestamp, so the earliest is written last
         sent_ns={(t.packet.ssrc, t.packet.timestamp): t.time_ns for t in reversed(record.sent)},
         lags={e.time_ns: e.fields for e in record.of_type("loop_lag")},

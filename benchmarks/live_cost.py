@@ -144,6 +144,8 @@ async def _negotiate(pc: RTCPeerConnection, far: FarLink) -> None:
 
 
 class LightSession:
+    remote_sdp = ""
+
     def __init__(self, pc: RTCPeerConnection) -> None:
         self.pc = pc
         self.events: asyncio.Queue[AgentEvent] = asyncio.Queue()

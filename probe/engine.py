@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.errors import CallFailed, RecordingFailed, SessionError
-from analysis.units import NS_PER_MS, NS_PER_S, s_to_ns
+from analysis.units import NS_PER_MS, NS_PER_S
 from probe.clock import Clock
 from probe.link import MediaLink
 from probe.player import EncodedUtterance, Player
@@ -24,7 +24,6 @@ from probe.targets.base import CallRequest, Target
 __all__ = ["CallPlan", "Engine", "LiveView", "PlannedTurn"]
 
 FLUSH_S = 0.1
-STATS_S = 0.2
 QUIET_NS = 300 * NS_PER_MS  # inaudible for this long: the agent's turn is over
 FILLER_NS = 400 * NS_PER_MS  # a sound shorter than this may be a filler,
 FILLER_QUIET_NS = 1_000 * NS_PER_MS  # and what it announces takes longer to come
@@ -271,14 +270,10 @@ class Engine:
             await self._player.tick()
 
     async def _housekeeping(self) -> None:
-        """Flush the record, write statistics, and end the call when the disk refuses."""
-        next_stats_ns = self._now()
+        """Flush the record, and end the call when the disk refuses."""
         while True:
             await asyncio.sleep(FLUSH_S)
             self._link.listen()
-            if self._now() >= next_stats_ns:
-                next_stats_ns += s_to_ns(STATS_S)
-                self._link.write_stats()
             self._recorder.flush()
             failure = self._recorder.failure
             if failure is not None and self._failed is not None and not self._failed.done():

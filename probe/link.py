@@ -240,17 +240,14 @@ class MediaLink:
         return self._statistics.reception()
 
     async def _write_snapshots(self) -> None:
+        interval_ns = self._recorder.stats_interval_ns
         while True:
-            self.write_stats()
+            now_ns = self._clock.monotonic_ns()
+            if now_ns >= self._next_stats_ns:
+                # those that a busy loop missed are not made up for
+                self._next_stats_ns += interval_ns * ((now_ns - self._next_stats_ns) // interval_ns + 1)
+                self._snapshot()
             await asyncio.sleep(max(0, self._next_stats_ns - self._clock.monotonic_ns()) / NS_PER_S)
-
-    def write_stats(self) -> None:
-        """A snapshot, where one is due by the recorder's interval."""
-        now_ns, interval_ns = self._clock.monotonic_ns(), self._recorder.stats_interval_ns
-        if self._session is not None and now_ns >= self._next_stats_ns:
-            # those that a busy loop missed are not made up for
-            self._next_stats_ns += interval_ns * ((now_ns - self._next_stats_ns) // interval_ns + 1)
-            self._snapshot()
 
     def _snapshot(self) -> None:
         if self._session is None or self._tap is None:
