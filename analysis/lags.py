@@ -130,6 +130,13 @@ class LagTrack:
         """Score per loud block."""
         return self.score / max(1, int(self.strong.sum()))
 
+    def snr_db(self) -> float:
+        """Over what is left of the recording, from the median correlation of the windows; −∞ where there is none."""
+        if not self.points:
+            return -math.inf
+        rho = sorted(point.rho for point in self.points)[len(self.points) // 2]
+        return 10 * math.log10(rho**2 / (1 - rho**2))
+
     def slope(self) -> float:
         """Lag samples per reference sample; 0 where no drift stands out of its own interval."""
         if self.drift is None or self.drift.low <= 0 <= self.drift.high:
@@ -427,7 +434,7 @@ def _points(
     ends = list(range(int(members[-1]), int(members[0]) + WINDOW_BLOCKS - 2, -HOP_BLOCKS)) or [int(members[-1])]
     windows = [members[(members > end - WINDOW_BLOCKS) & (members <= end)] for end in reversed(ends)]
     least = WINDOW_BLOCKS // 2 if len(members) >= WINDOW_BLOCKS else 1
-    windows = [inside for inside in windows if len(inside) >= least]
+    windows = [inside for inside in windows if len(inside) >= least] or [members]
     rows, peaks = [], []
     for inside in windows:
         about = int(sorted(path[inside])[len(inside) // 2])
