@@ -186,7 +186,7 @@ def _tick(s: Record, packets: Record, pcm: Audio, audio: Audio, queues: Queues, 
         _skip_muted(s, 1)
         return
     s.ticks += 1
-    s.taken = 0
+    s.taken = s.taken_samples = 0
     operation = _choose(s, packets, queues)
     if s.taken:
         s.noise_energy = -1.0
@@ -297,7 +297,8 @@ def _extract(s: Record, packets: Record, required: int) -> int:
         extracted += packet.samples
         end = packet.position + packet.samples
     take_packets(s, taken)
-    return extracted
+    s.taken_samples = extracted
+    return int(extracted)
 
 
 @compiled
@@ -385,12 +386,10 @@ def _expand(s: Record, audio: Audio) -> None:
 @compiled
 def _play(s: Record, operation: int, packets: Record, pcm: Audio, audio: Audio, pieces: Pieces) -> None:
     """Decode what was taken into the sync buffer and join, cut or repeat as `operation` says."""
-    dtx, samples = False, 0
+    dtx = False
     if s.taken:
         first, last = packets[s.decoded[0]], packets[s.decoded[s.taken - 1]]
         dtx = last.dtx
-        for i in range(s.taken):
-            samples += packets[s.decoded[i]].samples
         # comfort noise does not move the end: its length is counted as generated noise instead
         s.end = first.position if dtx else last.position + last.samples
         s.frame_samples = last.samples
@@ -399,13 +398,13 @@ def _play(s: Record, operation: int, packets: Record, pcm: Audio, audio: Audio, 
         if dtx:
             s.generated_since = s.ticks
     if operation == MERGE:
-        _merge(s, packets, pcm, audio, pieces, samples)
+        _merge(s, packets, pcm, audio, pieces)
     else:
         _decode(s, packets, pcm, audio, pieces, operation == NORMAL and s.mode == MODE_EXPAND)
         if operation == NORMAL:
-            _finish_normal(s, samples, dtx)
+            _finish_normal(s, dtx)
             return
-        _stretch(s, audio, pieces, operation, samples)
+        _stretch(s, audio, pieces, operation)
     end_concealment(s)
     if dtx:
         s.mode = MODE_CNG
@@ -434,7 +433,8 @@ def _decode(s: Record, packets: Record, pcm: Audio, audio: Audio, pieces: Pieces
 
 
 @compiled
-def _finish_normal(s: Record, samples: int, dtx: bool) -> None:
+def _finish_normal(s: Record, dtx: bool) -> None:
+    samples = s.taken_samples
     if samples and s.mode == MODE_EXPAND:
         end_concealment(s)
     if dtx or (s.mode == MODE_CNG and samples == 0):
@@ -446,8 +446,8 @@ def _finish_normal(s: Record, samples: int, dtx: bool) -> None:
 
 
 @compiled
-def _merge(s: Record, packets: Record, pcm: Audio, audio: Audio, pieces: Pieces, samples: int) -> None:
-    old, needed, m = s.future, 202 * s.m, s.m
+def _merge(s: Record, packets: Record, pcm: Audio, audio: Audio, pieces: Pieces) -> None:
+    old, needed, m, samples = s.future, 202 * s.m, s.m, s.taken_samples
     expanded = np.empty(needed, np.float32)
     held = min(old, needed)
     fill(expanded[:held], audio[s.filled - old :])
@@ -471,9 +471,9 @@ def _merge(s: Record, packets: Record, pcm: Audio, audio: Audio, pieces: Pieces,
 
 
 @compiled
-def _stretch(s: Record, audio: Audio, pieces: Pieces, operation: int, samples: int) -> None:
+def _stretch(s: Record, audio: Audio, pieces: Pieces, operation: int) -> None:
     m = s.m
-    length = max(240 * m, samples)
+    length = max(240 * m, s.taken_samples)
     middle = 120 * m
     # of what the search looks at, so much has been played and must stay as it was
     played = max(0, length - s.future)

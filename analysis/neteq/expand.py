@@ -147,7 +147,7 @@ def _best_lags(x: Audio, m: int) -> tuple[int, int]:
     """Of the three lags that correlate best the one whose period differs least: placed by difference, and as found."""
     end = len(x)
     low = np.empty(EXPAND_COUNT)
-    decimate(x, end - EXPAND_COUNT * 2 * m, EXPAND_COUNT, m, low)
+    decimate(x, end - EXPAND_COUNT * 2 * m, m, low)
     scores = np.empty(EXPAND_LAGS)
     for lag in range(EXPAND_LAGS):
         begin = EXPAND_COUNT - 60 - MIN_LAG - lag

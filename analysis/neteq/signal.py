@@ -75,10 +75,10 @@ def _taps(m: int) -> Audio:
 
 
 @compiled
-def decimate(x: Audio, first: int, count: int, m: int, out: Double) -> None:
-    """`count` samples at 4 kHz, the first of them filtered from x[first] and the samples before it."""
+def decimate(x: Audio, first: int, m: int, out: Double) -> None:
+    """Fill `out` with samples at 4 kHz, the first of them filtered from x[first] and the samples before it."""
     taps = _taps(m)
-    for k in range(count):
+    for k in range(len(out)):
         at = first + k * 2 * m - len(taps) + 1
         total = np.float32(0.0)
         for i in range(len(taps)):
@@ -133,7 +133,7 @@ def pitch(block: Audio, m: int, floor_energy: float) -> tuple[int, float, bool]:
     """
     size = len(_taps(m))
     low = np.empty(60 + STRETCH_LAGS)
-    decimate(block, size - 1 + (size - 1) // 2 + 1, len(low), m, low)
+    decimate(block, size - 1 + (size - 1) // 2 + 1, m, low)
     scores = np.empty(STRETCH_LAGS)
     for lag in range(STRETCH_LAGS):
         begin = 60 - MIN_LAG - lag
@@ -163,8 +163,8 @@ def best_merge_lag(decoded: Audio, expanded: Audio, m: int, old: int, max_lag: i
     earliest = max(0, max(old, 80 * m + overlap) - len(decoded))
     offset = len(_taps(m)) - 1
     held, fresh = np.empty(100), np.zeros(40)
-    decimate(expanded, offset, 100, m, held)
-    decimate(decoded, offset, max(0, min(40, (len(decoded) - offset - 1) // (2 * m) + 1)), m, fresh)
+    decimate(expanded, offset, m, held)
+    decimate(decoded, offset, m, fresh[: max(0, min(40, (len(decoded) - offset - 1) // (2 * m) + 1))])
     scores = np.zeros(MERGE_LAGS + overlap)
     for lag in range(lags):
         scores[lag] = correlate(fresh, held[lag : lag + 40])

@@ -89,6 +89,7 @@ STATE = _record(
         # packet buffer, and what was taken from it in this tick
         "waiting",
         "taken",
+        "taken_samples",
         # sync buffer
         "filled",
         "future",
