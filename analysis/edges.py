@@ -49,7 +49,7 @@ OTHER_DBOV = -50.0  # the other channel is audible
 UNSEEN_S = 0.5  # more of the utterance than this beyond what was recognised: refused
 CODEC_MS = 0.05  # spread of a codec's delay (k = 1)
 SMEAR_SHARE = 0.15  # of what the codec added or took, that may be off (k = 1)
-HIDDEN_SMEAR_MS = 2.0  # what a codec may have added where it is not to be seen
+HIDDEN_SMEAR_MS = 2.5  # what a codec may have added where it is not to be seen
 PITCH_MS = 5.0  # a step as NetEQ makes it
 PARTIAL_MS = 30.0  # the recording ends this far before the utterance would
 OTHER_BLOCKS = 2
@@ -304,7 +304,7 @@ class _Edge:
         sigma = track.sigma_at(self.at / self.path.scale) * 1000 / track.rate_hz
         quantum = 1000 / self.rate_hz / math.sqrt(12)
         smear = abs(samples_to_ms(found - by_model, self.rate_hz))
-        hidden = HIDDEN_SMEAR_MS if self.in_room or self.other_sounds or "sound_beyond" in flags else 0.0
+        hidden = HIDDEN_SMEAR_MS if self.path.room or self.other_sounds or "sound_beyond" in flags else 0.0
         return {
             "estimator": K * math.hypot(sigma, quantum),
             "codec": K * math.hypot(CODEC_MS, 0.0 if "partial" in flags else SMEAR_SHARE * smear),

@@ -30,6 +30,8 @@ MAX_RHO2 = 0.99
 STEP_COST = 20.0  # what the score must gain for a step to be believed
 CREEP_COST = 2.0  # for one sample of the lag from a block to the next
 MATCHED_SCORE = 8.0  # a block that holds the reference; noise reaches 5 over all lags once in a hundred blocks
+NEIGHBOURS, SAME_LAG = 2, 2  # blocks on each side, at a lag within so many samples, that support one
+SUPPORT_CAP, SUPPORTED_SCORE = 20.0, 10.0  # what each may add, and what is enough
 STRONG_DB = 25.0  # blocks within this of the loud ones must match
 SCORE_CAP, WEAK_SHARE = 100.0, 0.15  # of a block: one of the faint ones alone never makes a step
 WHITEN = 0.3  # exponent on the power spectrum: half way from plain (0) to the phase alone (0.5)
@@ -371,17 +373,19 @@ def _track(
 ) -> LagTrack:
     each = np.arange(len(path))
     block_scores = scores[each, path].astype(np.float64)
-    matched = block_scores >= MATCHED_SCORE
+    sure = block_scores >= MATCHED_SCORE
+    use = sure & pattern.strong
+    gain = float(np.median(products[each, path][use] / pattern.energy[use])) if use.any() else 0.0
+    observed, expected = there[each, path], gain * gain * pattern.energy
+    rests = observed * np.exp(-2 * block_scores / DEGREES)
+    rest = float(rests[use].min()) if use.any() else 0.0
+    matched = sure | (_supported(block_scores, path) & (observed >= 0.1 * expected + 2 * rest))
     segments = _segments(path, matched, STEP_S * pattern.rate_hz)
     points = [
         point
         for number, members in enumerate(segments)
         for point in _points(pattern, products, there, path, members, number, low)
     ]
-    use = matched & pattern.strong
-    gain = float(np.median(products[each, path][use] / pattern.energy[use])) if use.any() else 0.0
-    observed = there[each, path]
-    rest = observed * np.exp(-2 * block_scores / DEGREES)
     edge = bool(use.any() and (path[use].min() == 0 or path[use].max() == products.shape[1] - 1))
     return LagTrack(
         pattern.rate_hz,
@@ -392,8 +396,8 @@ def _track(
         block_scores,
         path + low,
         observed,
-        gain * gain * pattern.energy,
-        float(rest[use].min()) if use.any() else 0.0,
+        expected,
+        rest,
         total_score,
         tuple(points),
         _steps(pattern, segments, points),
@@ -402,6 +406,19 @@ def _track(
         polarity * gain,
         edge,
     )
+
+
+def _supported(scores: NDArray[np.float64], path: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Blocks that say little by themselves (a room), but whose neighbours say the same lag.
+
+    At a lag that is given, chance scores half a point a block, not the 5 of the best of many lags.
+    """
+    total = scores.copy()
+    for shift in range(1, NEIGHBOURS + 1):
+        same = np.abs(path[shift:] - path[:-shift]) <= SAME_LAG
+        total[shift:] += np.where(same, np.minimum(scores[:-shift], SUPPORT_CAP), 0.0)
+        total[:-shift] += np.where(same, np.minimum(scores[shift:], SUPPORT_CAP), 0.0)
+    return np.asarray((total >= SUPPORTED_SCORE) & (scores > 0))
 
 
 def _segments(path: NDArray[np.int64], matched: NDArray[np.bool_], step: float) -> list[NDArray[np.int64]]:

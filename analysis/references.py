@@ -56,7 +56,7 @@ OTHER_BLOCKS = 2  # so many that hold something else at an edge are another sent
 MAX_OTHER_SHARE = 0.35  # the same within: time-stretching spoils some
 # More than NetEQ does in speech, and what it may do in one pause: beyond that, sounds were put together.
 MAX_STRETCH, MAX_STEPS_S = 0.08, 0.03
-RANGE_COST, RANGE_CAP = 10.0, 60.0  # of a block's score, for the range that was said
+RANGE_COST, RANGE_CAP, RANGE_LEAST = 10.0, 60.0, 2.0  # of a block's score, for the range that was said
 SHARED = 0.5
 
 
@@ -409,7 +409,8 @@ def _verified(reference: Reference, sound: NDArray[np.float32], lag: float, offs
 
 def _best_range(track: LagTrack) -> tuple[int, int]:
     """First and last block of the range that speaks most for the reference: a lone match by chance is outside it."""
-    value = np.where(track.strong, np.minimum(track.block_scores, RANGE_CAP) - RANGE_COST, 0.0)
+    value = np.minimum(track.block_scores, RANGE_CAP) - RANGE_COST
+    value = np.where(track.strong, np.where(track.matched, np.maximum(value, RANGE_LEAST), value), 0.0)
     total = np.concatenate(([0.0], np.cumsum(value)))
     lowest = np.minimum.accumulate(total)
     stop = int(np.argmax(total[1:] - lowest[:-1])) + 1

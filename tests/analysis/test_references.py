@@ -87,11 +87,12 @@ class TestFound:
             stepped(spoken("en/2", 8000), 8000, [(at, -8.0) for at in np.arange(0.2, 2.0, 0.17)]),
             drifted(spoken("en/2", 8000), 200),
             in_room(spoken("en/2", 8000), 8000, 0.7, 1, 0.0),
+            in_room(spoken("en/2", 8000), 8000, 0.7, 2, -6.0),
             0.03 * spoken("en/2", 8000),
             coded(spoken("en/2", 8000), 8000, "opus", 12000),
             coded(spoken("en/2", 8000), 8000, "pcma"),
         ],
-        ids=["longer", "shorter", "drift", "room", "quiet", "opus", "pcma"],
+        ids=["longer", "shorter", "drift", "room", "far in a room", "quiet", "opus", "pcma"],
     )
     def test_however_it_got_there(self, changed: Sound) -> None:
         found = find_references(channel([(1, changed)]), 8000, references())
