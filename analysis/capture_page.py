@@ -11,21 +11,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from analysis.capture_rtp import CodecChoice, RtpStream
-from analysis.codecs import Codec, Decoder, packet_samples
+from analysis.codecs import Codec, packet_samples
 from analysis.drawing import house_style, plain
 from analysis.inbound import Inbound
 from analysis.network import arrivals
 from analysis.network_figures import draw_network
 from analysis.page import template
-from analysis.playout import Playout, play
+from analysis.playout import Playout
 from analysis.report_words import LABEL_CHARS, MISSING, ms_text
 from analysis.rtp import signed_difference
 from analysis.series import CallSeries, call_series
-from analysis.streams import Stream, Timed, build_streams, packet_trace
+from analysis.streams import Stream, Timed, build_streams
 from analysis.units import ns_to_s
 
 __all__ = ["CapturedStream", "render_capture", "stream_series"]
@@ -64,8 +61,6 @@ def stream_series(
     policy: str,
     zero_ns: int,
     number: int,
-    *,
-    playouts: Sequence[Playout] = (),
 ) -> CallSeries:
     """The series of a captured stream; without playout where `inbound` says that it was not played.
 
@@ -78,17 +73,13 @@ def stream_series(
         Time 0 of the page.
     number : int
         Tells streams apart, as a call's number does.
-    playouts : sequence of Playout
-        Those of the stream's generations, where they are at hand; without them they are made again.
     """
     is_played = inbound.concealed_ms is not None
     # what is encrypted or was captured in part does not tell its own duration
     streams = build_streams(stream.packets if is_played else _stand_ins(stream, choice.codecs), choice.codecs)
-    if is_played and len(playouts) != len(streams):
-        playouts = [_played(each, policy) for each in streams]
-    heard: list[tuple[Stream, Playout | None]] = [
-        (each, playouts[i] if is_played else None) for i, each in enumerate(streams)
-    ]
+    heard: list[tuple[Stream, Playout | None]] = (
+        list(zip(streams, inbound.playouts, strict=True)) if is_played else [(each, None) for each in streams]
+    )
     return call_series(
         number,
         zero_ns,
@@ -120,25 +111,6 @@ def _lasting(codec: Codec, samples: int) -> bytes:
     if codec.name == "opus":
         return OPUS_OF_MS[min(OPUS_OF_MS, key=lambda ms: abs(ms - 1000 * samples / codec.rate_hz))]
     return bytes(max(1, 1000 * samples // packet_samples(codec, bytes(1000))))
-
-
-def _played(stream: Stream, policy: str) -> Playout:
-    # only `chrome` looks at the sound
-    pcm = _sound(stream) if policy == "chrome" else np.broadcast_to(np.float32(0.0), int(stream.samples.sum()))
-    return play(packet_trace(stream, pcm), policy)
-
-
-def _sound(stream: Stream) -> NDArray[np.float32]:
-    """The sound of the packets one after the other; the decoder is told of no loss, as libwebrtc's is."""
-    decoder = Decoder(stream.codec)
-    pcm = np.zeros(int(stream.samples.sum()), dtype=np.float32)
-    begin = 0
-    for payload, samples in zip(stream.payloads, stream.samples.tolist(), strict=True):
-        sound = decoder.decode(payload)
-        if sound is not None:
-            pcm[begin : begin + samples] = sound
-        begin += samples
-    return pcm
 
 
 def render_capture(

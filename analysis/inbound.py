@@ -17,6 +17,7 @@ from analysis.capture_rtp import CodecChoice, RtpStream, durations_fit
 from analysis.codecs import Codec
 from analysis.playout import Playout, PlayoutPoint, play
 from analysis.reception import Reception
+from analysis.result import OutputDelay
 from analysis.rtp import signed_difference
 from analysis.streams import ForwardSound, Stream, Timed, build_streams, packet_trace
 from analysis.units import NS_PER_S, ns_to_ms, ns_to_s, samples_to_ms
@@ -58,7 +59,7 @@ class Inbound:
     `inbound_rtp` has the W3C names. `first_ns` and `last_ns` are the arrivals of its first and last packet.
     `concealed_ms`, `inserted_ms` and `removed_ms` are None where nothing was played, `silent_ms` (silence in what was
     concealed) where the policy does not know it. `jitter_mean_ms` and `jitter_max_ms` are over all packets, `jitter` is
-    that after the last one. `media_playout` (RTCAudioPlayoutStats) is empty where nothing was played; `output_delay_ms`
+    that after the last one. `media_playout` (RTCAudioPlayoutStats) is empty where nothing was played; `output`
     is what was given for the device, which nobody measured here. `playouts` are those of its generations.
     """
 
@@ -80,7 +81,7 @@ class Inbound:
     removed_ms: float | None = None
     warnings: tuple[str, ...] = ()
     media_playout: Mapping[str, float | int] = field(default_factory=dict)
-    output_delay_ms: float | None = None
+    output: OutputDelay | None = None
     playouts: tuple[Playout, ...] = field(default=(), repr=False, compare=False)
 
 
@@ -139,7 +140,7 @@ def arrival_statistics(packets: Sequence[Timed], clock_rate_hz: int) -> ArrivalS
 
 
 def measure(
-    stream: RtpStream, choice: CodecChoice, policy: str, *, output_delay_ms: float | None = None
+    stream: RtpStream, choice: CodecChoice, policy: str, *, output: OutputDelay | None = None
 ) -> Inbound | None:
     """What the receiver of a stream would have counted under a playout policy.
 
@@ -150,8 +151,8 @@ def measure(
         From `analysis.capture_rtp.choose_codecs`.
     policy : str
         As `analysis.playout.play` takes it.
-    output_delay_ms : float, optional
-        From the jitter buffer to the ear. Assumed, never measured here; only `totalPlayoutDelay` depends on it.
+    output : OutputDelay, optional
+        From the jitter buffer to the ear; only `totalPlayoutDelay` depends on it.
 
     Returns
     -------
@@ -195,8 +196,8 @@ def measure(
         jitter_max_ms=arrivals.jitter_max_ms,
         **totals,
         warnings=tuple(warnings),
-        media_playout=media_playout(inbound, output_delay_ms),
-        output_delay_ms=output_delay_ms,
+        media_playout=media_playout(inbound, output),
+        output=output,
         playouts=tuple(played),
     )
 
@@ -263,14 +264,14 @@ def played_duration(inbound: Mapping[str, float | int], rate_hz: int) -> dict[st
     return {"totalSamplesDuration": inbound["totalSamplesReceived"] / rate_hz}
 
 
-def media_playout(inbound: Mapping[str, float | int], output_delay_ms: float | None) -> dict[str, float | int]:
+def media_playout(inbound: Mapping[str, float | int], output: OutputDelay | None) -> dict[str, float | int]:
     """RTCAudioPlayoutStats of what the counters say was played; what the device made up, it alone knows."""
     if "totalSamplesReceived" not in inbound:
         return {}
     count = inbound["totalSamplesReceived"]
     found = {"totalSamplesDuration": inbound["totalSamplesDuration"], "totalSamplesCount": count}
-    if output_delay_ms is not None:
-        found["totalPlayoutDelay"] = count * output_delay_ms / 1000
+    if output is not None:
+        found["totalPlayoutDelay"] = count * output.ms / 1000
     return found
 
 
@@ -298,10 +299,17 @@ def _point(point: PlayoutPoint, first_ns: int) -> SeriesPoint:
     )
 
 
-def document(policy: str, streams: Iterable[Inbound], warnings: Iterable[str] = ()) -> dict[str, Any]:
+def document(
+    policy: str,
+    streams: Iterable[Inbound],
+    warnings: Iterable[str] = (),
+    *,
+    rtcp: Mapping[str, Mapping[int, Mapping[str, Any]]] | None = None,
+) -> dict[str, Any]:
     """The JSON document `latency-probe/playout/1`, from all streams that were measured.
 
-    Seconds are written to the nanosecond, milliseconds to the microsecond.
+    Seconds are written to the nanosecond, milliseconds to the microsecond. `rtcp` is what the reports say, by name and
+    SSRC (`analysis.rtcp_statistics`); it stands in the entry of its stream.
     """
     streams = list(streams)
     begin_ns = min((s.first_ns for s in streams), default=0)
@@ -310,7 +318,10 @@ def document(policy: str, streams: Iterable[Inbound], warnings: Iterable[str] = 
         "schema": SCHEMA,
         "policy": policy,
         "duration_s": round(ns_to_s(end_ns - begin_ns), 9),
-        "streams": [_entry(s, begin_ns) for s in streams],
+        "streams": [
+            _entry(s, begin_ns) | {name: dict(of[s.ssrc]) for name, of in (rtcp or {}).items() if s.ssrc in of}
+            for s in streams
+        ],
         "warnings": list(warnings),
     }
 
@@ -343,6 +354,6 @@ def _entry(stream: Inbound, begin_ns: int) -> dict[str, Any]:
         ],
         "warnings": list(stream.warnings),
     }
-    if stream.output_delay_ms is not None:
-        entry["output"] = {"ms": stream.output_delay_ms, "evidence": "assumed"}
+    if stream.output is not None:
+        entry["output"] = {"ms": stream.output.ms, "evidence": stream.output.evidence}
     return entry

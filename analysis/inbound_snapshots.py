@@ -139,7 +139,7 @@ class _Side:
             return [inbound, of_codec]
         playout = {"id": f"media-playout-{ssrc}", "type": "media-playout", "kind": "audio"}
         inbound["playoutId"] = playout["id"]
-        return [inbound, of_codec, playout | media_playout(played, self._inbound.output_delay_ms)]
+        return [inbound, of_codec, playout | media_playout(played, self._inbound.output)]
 
     def _received(self) -> dict[str, float | int]:
         r = self._reception

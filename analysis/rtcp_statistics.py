@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from analysis.bundle import CallRecord
+from analysis.capture import CapturedDatagram
+from analysis.capture_rtp import RtpStream
 from analysis.capture_time import ABS_CAPTURE_TIME_URI, CaptureTime, capture_time_of
 from analysis.codecs import CODECS, Codec
 from analysis.errors import MalformedPacket, NotMeasurable
+from analysis.pcap import Direction
 from analysis.rtcp import (
     DelaySinceReference,
     ExtendedReport,
@@ -28,11 +31,19 @@ from analysis.rtcp import (
     round_trip_ns,
     unix_ns_from_ntp,
 )
+from analysis.rtp import is_rtcp, is_rtp_or_rtcp
 from analysis.sender_clock import SentAt, arrival_drift, sender_clock
 from analysis.streams import Timed
 from analysis.units import NS_PER_S, ns_to_ms, ns_to_s
 
-__all__ = ["RoundTrip", "RtcpLedger", "call_rtcp_statistics", "capture_fields", "rtcp_statistics"]
+__all__ = [
+    "RoundTrip",
+    "RtcpLedger",
+    "call_rtcp_statistics",
+    "capture_fields",
+    "captured_rtcp_statistics",
+    "rtcp_statistics",
+]
 
 MAX_STREAMS = 64  # SSRCs that are kept; a hostile peer may send any number
 MAX_OWN_REPORTS = 256  # that an answer is waited for: more than four minutes of one a second
@@ -255,6 +266,26 @@ def call_rtcp_statistics(record: CallRecord) -> dict[str, dict[int, dict[str, An
         payload_types=payload_types,
         wall_shift_ns=shift_ns,
         capture_time_id=captures[0] if captures else None,
+    )
+
+
+def captured_rtcp_statistics(
+    datagrams: Iterable[CapturedDatagram], streams: Iterable[RtpStream], codecs: Mapping[int, Codec]
+) -> dict[str, dict[int, dict[str, Any]]]:
+    """`rtcp_statistics` of a bare capture, on its own clock; what no direction is known of counts as received."""
+    rtcp: dict[bool, list[tuple[int, bytes]]] = {True: [], False: []}
+    for datagram in datagrams:
+        if is_rtp_or_rtcp(datagram.payload) and is_rtcp(datagram.payload):
+            rtcp[datagram.direction is Direction.SENT].append((datagram.time_ns, datagram.payload))
+    packets: dict[bool, list[Timed]] = {True: [], False: []}
+    for stream in streams:
+        packets[stream.direction is Direction.SENT] += stream.packets
+    return rtcp_statistics(
+        rtcp_received=sorted(rtcp[False]),
+        rtcp_sent=sorted(rtcp[True]),
+        received=packets[False],
+        sent=packets[True],
+        payload_types=codecs,
     )
 
 

@@ -179,8 +179,8 @@ def _option(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def write_page(path: Path, data: bytes) -> None:
-    """Write a file that the user named; a link, a pipe or a device is written through, not put aside.
+def write_page(path: Path, data: bytes, *, option: str = "-o") -> None:
+    """Write a file that the user named by an option; a link, a pipe or a device is written through, not put aside.
 
     Raises
     ------
@@ -197,8 +197,10 @@ def write_page(path: Path, data: bytes) -> None:
     except OSError as exc:
         line = f"{path}: cannot be written ({exc.strerror})"
         if exc.errno in FAILED_DISK:
-            raise SessionError(line, fault="probe", next_step="free some space or name another file with -o") from exc
-        raise UsageError(line, next_step="name another file with -o") from exc
+            raise SessionError(
+                line, fault="probe", next_step=f"free some space or name another file with {option}"
+            ) from exc
+        raise UsageError(line, next_step=f"name another file with {option}") from exc
 
 
 def write_derived(folder: Path, derived: Derived, records: Sequence[CallRecord]) -> None:

@@ -9,21 +9,26 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from analysis.bundle import imported_manifest
-from analysis.capture import read_capture
+from analysis.bundle import imported_manifest, read_call
+from analysis.call import ASSUMED_OUTPUT
+from analysis.capture import CapturedDatagram, read_capture
 from analysis.capture_page import stream_series
 from analysis.capture_rtp import RtpStream, choose_codecs, described_in, find_streams, may_matter
 from analysis.codecs import CODECS, Codec
 from analysis.errors import EXIT_OK, BundleError, NotMeasurable, UsageError
 from analysis.inbound import Inbound, document, measure
+from analysis.inbound_snapshots import MeasuredStream, stats_snapshots
 from analysis.playout import parse_policy
+from analysis.result import OutputDelay
+from analysis.rtcp_statistics import call_rtcp_statistics, captured_rtcp_statistics
+from analysis.rtp import is_rtcp
 from analysis.series import CallSeries
 from analysis.units import ns_to_s
-from probe.cli.common import JsonOption, write_page
+from probe.cli.common import JsonOption, OutputDelayOption, output_delay, write_page
 from probe.cli.output import say, warn, write_document
 
 __all__ = ["playout"]
@@ -44,6 +49,14 @@ def playout(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="PAGE.html", help="Also write a page of plots of each stream.")
     ] = None,
+    stats: Annotated[
+        Path | None,
+        typer.Option("--stats", metavar="FILE.jsonl", help="Also write what getStats() would have said over time."),
+    ] = None,
+    stats_interval_s: Annotated[
+        float, typer.Option("--stats-interval", metavar="S", help="Seconds between the lines of --stats.")
+    ] = 0.2,
+    output_delay_ms: OutputDelayOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Statistics and playout of each RTP stream in a capture, in W3C names and units.
@@ -51,6 +64,7 @@ def playout(
     Example: latency-probe playout call.pcapng --policy fixed:100 --payload-type 111=opus -o call.html
     """
     policy = parse_policy(policy).name
+    output = _output(policy, output_delay_ms)
     wanted = None if ssrc is None else _ssrc(ssrc)
     given = _payload_types(payload_type or [])
     _refuse_imported(capture)
@@ -59,16 +73,19 @@ def playout(
         warn(f"warning: {warning}")
     described = described_in(read.datagrams)
     streams = _wanted(find_streams(read.datagrams), wanted, capture)
+    rtcp_only = [d for d in read.datagrams if is_rtcp(d.payload)]
     read = replace(read, datagrams=())  # the streams have what is needed of them
     zero_ns = min(stream.packets[0].time_ns for stream in streams)
     measured: list[Inbound] = []
+    known: list[MeasuredStream] = []
     series: list[CallSeries] = []
     unmeasured: list[str] = []
     for stream in streams:
         choice = choose_codecs(stream, given=given, described=described, negotiated=read.payload_types)
-        inbound = measure(stream, choice, policy)
+        inbound = measure(stream, choice, policy, output=output)
         if inbound is not None:
             measured.append(inbound)
+            known.append(MeasuredStream(stream, choice, inbound))
             if out is not None:
                 series.append(stream_series(stream, choice, inbound, policy, zero_ns, len(series)))
         else:
@@ -84,11 +101,21 @@ def playout(
         warn(f"warning: {text}: left out; name it with --payload-type PT=CODEC")
     if out is not None:
         _write_page(out, capture, policy, measured, series, [*read.warnings, *unmeasured])
+    if stats is not None:
+        lines = stats_snapshots(known, interval_ms=1000 * stats_interval_s)
+        write_page(
+            stats, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode(), option="--stats"
+        )
+    rtcp = _rtcp(capture, rtcp_only, known)
     if as_json:
-        write_document(json.dumps(document(policy, measured, [*read.warnings, *unmeasured]), indent=1, allow_nan=False))
+        made = document(policy, measured, [*read.warnings, *unmeasured], rtcp=rtcp)
+        write_document(json.dumps(made, indent=1, allow_nan=False))
     else:
         for number, inbound in enumerate(measured):
-            say(*([""] if number else []), *_block(inbound, policy))
+            said = {name: of[inbound.ssrc] for name, of in rtcp.items() if inbound.ssrc in of}
+            say(*([""] if number else []), *_block(inbound, policy, said))
+        if stats is not None:
+            say(stats)
         if out is not None:
             say(out)
     return EXIT_OK
@@ -102,6 +129,25 @@ def _refuse_imported(capture: Path) -> None:
                 f"{capture}: no packets in it, it holds imported statistics",
                 next_step="use `latency-probe report` to plot them",
             )
+
+
+def _output(policy: str, given_ms: float | None) -> OutputDelay | None:
+    """Delay from the jitter buffer to the ear; none where the policy has no buffer."""
+    if policy == "none":
+        return None
+    output = output_delay(given_ms) or ASSUMED_OUTPUT
+    return OutputDelay(output.ms, output.evidence)
+
+
+def _rtcp(
+    capture: Path, datagrams: Sequence[CapturedDatagram], known: Sequence[MeasuredStream]
+) -> dict[str, dict[int, dict[str, Any]]]:
+    """What the sender and receiver reports say of each stream."""
+    if capture.is_dir():
+        with contextlib.suppress(BundleError):  # packets may lie there alone
+            return call_rtcp_statistics(read_call(capture))
+    codecs = {number: codec for each in known for number, codec in each.choice.codecs.items()}
+    return captured_rtcp_statistics(datagrams, [each.stream for each in known], codecs)
 
 
 def _write_page(
@@ -155,7 +201,7 @@ def _wanted(streams: Sequence[RtpStream], ssrc: int | None, capture: Path) -> Se
     return chosen
 
 
-def _block(stream: Inbound, policy: str) -> list[str]:
+def _block(stream: Inbound, policy: str, rtcp: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """One stream for a person."""
     ends = "{}:{} → {}:{}".format(*stream.source, *stream.destination)
     said = stream.inbound_rtp
@@ -180,7 +226,23 @@ def _block(stream: Inbound, policy: str) -> list[str]:
             f"             concealed {stream.concealed_ms:.1f} ms{silent}, inserted {stream.inserted_ms:.1f} ms, "
             f"removed {stream.removed_ms:.1f} ms, {said['packetsDiscarded']} packets discarded"
         )
-    return lines + [f"  warning    {warning}" for warning in stream.warnings]
+    return lines + _reported(rtcp) + [f"  warning    {warning}" for warning in stream.warnings]
+
+
+def _reported(rtcp: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What the RTCP reports add, for a person."""
+    lines = []
+    for name in ("remote_inbound_rtp", "remote_outbound_rtp"):
+        trip_s = rtcp.get(name, {}).get("roundTripTime")
+        if trip_s is not None:
+            lines.append(f"  round trip {1000 * trip_s:.1f} ms, the last of {rtcp[name]['roundTripTimeMeasurements']}")
+    slope = rtcp.get("sender_clock", {}).get("slope_ppm")
+    if slope is not None:
+        lines.append(
+            f"  clock      the sender's media runs {slope['value']:+.1f} ppm against its own clock "
+            f"({slope['low']:+.1f} to {slope['high']:+.1f}, {rtcp['sender_clock']['n']} reports)"
+        )
+    return lines
 
 
 def _spread(stream: Inbound) -> str:

@@ -33,6 +33,7 @@ from analysis.codecs import CODECS, encode
 from analysis.errors import UsageError
 from analysis.inbound import Inbound, arrival_statistics, document, measure
 from analysis.pcap import Endpoints, pcap_header
+from analysis.result import OutputDelay
 from analysis.rtp import RtpPacket, serialize_rtp
 from benchmarks.chrome_reference_files import GOLDEN, NS, Row, browser_series
 
@@ -334,7 +335,7 @@ class TestCounters:
 
     def test_what_the_device_adds_is_said_to_be_assumed(self) -> None:
         choice = choose_codecs(only(opus()), given={})
-        found = measure(only(opus()), choice, "fixed:50", output_delay_ms=30.0)
+        found = measure(only(opus()), choice, "fixed:50", output=OutputDelay(30.0, "assumed"))
         assert found is not None
         assert found.media_playout == pytest.approx(
             {"totalSamplesDuration": 1.0, "totalSamplesCount": 48_000, "totalPlayoutDelay": 48_000 * 0.03}

@@ -15,6 +15,7 @@ from analysis.codecs import CODECS, encode
 from analysis.errors import UsageError
 from analysis.inbound import measure
 from analysis.inbound_snapshots import MeasuredStream, stats_snapshots
+from analysis.result import OutputDelay
 from analysis.rtp import RtpPacket, serialize_rtp
 from benchmarks.chrome_reference_files import GOLDEN
 
@@ -69,7 +70,7 @@ def test_the_last_one_says_what_the_whole_stream_comes_to(policy: str) -> None:
 
 
 def test_objects_refer_to_each_other() -> None:
-    each = measured(captured([20.0 * i for i in range(100)]), "chrome", output_delay_ms=30.0)
+    each = measured(captured([20.0 * i for i in range(100)]), "chrome", output=OutputDelay(30.0, "assumed"))
     line = list(stats_snapshots([each], interval_ms=500))[1]
     objects = {fields["type"]: fields for fields in line["stats"]}
     assert objects["inbound-rtp"]["id"] == "inbound-rtp-7"

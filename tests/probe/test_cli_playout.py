@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from analysis.call import ASSUMED_OUTPUT
 from analysis.pcap import Direction, Endpoints, pcap_header
+from analysis.rtcp import SenderInfo, compound, ntp_from_unix_ns, serialize_receiver_report
 from analysis.rtp import RtpPacket, serialize_rtp
 from benchmarks.chrome_reference_files import GOLDEN, Row, browser_series
 from probe.cli import main
@@ -252,3 +255,80 @@ def test_imported_statistics_have_no_packets(capsys: pytest.CaptureFixture[str],
     code, _, err = playout(capsys, tmp_path)
     assert code == 3
     assert "use `latency-probe report`" in err
+
+
+class TestReportsAndSnapshots:
+    def with_reports(self, path: Path) -> Path:
+        """Ten seconds of G.711 with a sender report each second: its media run 200 ppm fast against its clock."""
+        own = Endpoints(Direction.RECEIVED, A, B)
+        records = []
+        for i in range(500):
+            time_ns = START_NS + 20 * i * 1_000_000
+            records.append(own.record(time_ns, serialize_rtp(RtpPacket(0, i, 160 * i, 7, b"\xff" * 160))))
+            if i % 50 == 0:
+                sender = SenderInfo(ntp_from_unix_ns(time_ns), round(160 * i * (1 + 200e-6)), i, 160 * i)
+                report = compound(serialize_receiver_report(7, [], sender), 7, "sender")
+                records.append(own.record(time_ns, report))
+        path.write_bytes(pcap_header() + b"".join(records))
+        return path
+
+    def test_the_senders_clock_of_a_bare_capture(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        path = self.with_reports(tmp_path / "x.pcap")
+        (stream,) = document(capsys, path, "--policy", "none")["streams"]
+        slope = stream["sender_clock"]["slope_ppm"]
+        assert slope["low"] <= 200 <= slope["high"]
+        # stamps are whole ticks of 125 us over 9 s
+        assert slope["value"] == pytest.approx(200, abs=15)
+        assert stream["remote_outbound_rtp"]["packetsSent"] == 450
+        assert "roundTripTime" not in stream["remote_outbound_rtp"]
+        assert "remote_inbound_rtp" not in stream
+        code, out, _ = playout(capsys, path, "--policy", "none")
+        assert code == 0
+        assert "ppm against its own clock" in out
+
+    def test_snapshots_as_getstats_would_say_them(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        path, lines = self.with_reports(tmp_path / "x.pcap"), tmp_path / "x.jsonl"
+        (stream,) = document(capsys, path, "--policy", "fixed:60", "--stats", lines, "--stats-interval", "0.5")[
+            "streams"
+        ]
+        snapshots = [json.loads(line) for line in lines.read_text().splitlines()]
+        steps = {b["t_ns"] - a["t_ns"] for a, b in pairwise(snapshots)}
+        assert steps == {500_000_000}
+        counts = [s["packetsReceived"] for each in snapshots for s in each["stats"] if s["type"] == "inbound-rtp"]
+        assert counts[:3] == [26, 51, 76]
+        (last,) = [s for s in snapshots[-1]["stats"] if s["type"] == "inbound-rtp"]
+        said = stream["inbound_rtp"]
+        assert {name: last[name] for name in ("packetsReceived", "jitterBufferEmittedCount", "concealedSamples")} == {
+            name: said[name] for name in ("packetsReceived", "jitterBufferEmittedCount", "concealedSamples")
+        }
+        assert last["jitterBufferDelay"] == pytest.approx(said["jitterBufferDelay"])
+        playout_ids = {s["id"] for s in snapshots[-1]["stats"] if s["type"] == "media-playout"}
+        assert playout_ids == {last["playoutId"]}
+
+    def test_the_output_delay_is_assumed_or_given(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        path = capture(tmp_path / "one.pcap", (7, 0, 0))
+        for arguments, ms, evidence in (((), ASSUMED_OUTPUT.ms, "assumed"), (("--output-delay", "35"), 35.0, "given")):
+            (stream,) = document(capsys, path, "--policy", "fixed:60", *arguments)["streams"]
+            assert stream["output"] == {"ms": ms, "evidence": evidence}
+            device = stream["media_playout"]
+            assert device["totalPlayoutDelay"] == pytest.approx(device["totalSamplesCount"] * ms / 1000)
+        (stream,) = document(capsys, path, "--policy", "none")["streams"]
+        assert "output" not in stream
+        assert "totalPlayoutDelay" not in stream["media_playout"]
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("--stats", "{}/x.jsonl", "--stats-interval", "0.001"),
+            ("--stats", "{}/no/x.jsonl"),
+            ("--output-delay", "-1"),
+        ],
+    )
+    def test_options_that_cannot_be(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...]
+    ) -> None:
+        path = capture(tmp_path / "one.pcap", (7, 0, 0))
+        code, out, err = playout(capsys, path, *(a.format(tmp_path) for a in arguments))
+        assert (code, out) == (2, "")
+        assert "Traceback" not in err
+        assert len(err.strip().splitlines()) == 1
