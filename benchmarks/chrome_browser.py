@@ -291,7 +291,7 @@ def disturbed(call: Call) -> str | None:
 def _checksum(header: bytes) -> int:
     total = sum(struct.unpack(f"!{len(header) // 2}H", header))
     total = (total & 0xFFFF) + (total >> 16)
-    return ~(total + (total >> 16)) & 0xFFFF
+    return int(~(total + (total >> 16)) & 0xFFFF)
 
 
 def pcap_bytes(sent: Sequence[tuple[int, bytes]]) -> bytes:

@@ -32,6 +32,7 @@ __all__ = [
     "Stream",
     "browser_series",
     "counted_until",
+    "disturbance",
     "model_series",
     "onset_times_s",
     "poll_windows",
@@ -46,6 +47,8 @@ PCMU = 0
 NS = 1e-9
 WINDOW_S = 1.0
 ONSET_POLLS = 2  # of 200 ms
+MOST_JITTER_OFF_S = 0.0016  # getStats rounds to 1 ms
+MOST_SLIP_S = 0.013  # a poll just before or after a tick, and how long it takes to be answered
 FIELDS = {
     "delay": "jitterBufferDelay",
     "target": "jitterBufferTargetDelay",
@@ -57,6 +60,7 @@ FIELDS = {
     "events": "concealmentEvents",
     "silent": "silentConcealedSamples",
     "discarded": "packetsDiscarded",
+    "jitter": "jitter",
 }
 
 Float = NDArray[np.float64]
@@ -210,7 +214,7 @@ def window_means(series: Series, starts: Float, ends: Float) -> Float:
 def onset_times_s(trace: PacketTrace) -> Float:
     """When the packets arrived that hold the first audible sample after a pause."""
     ends = np.cumsum(trace.samples)
-    starts = [run.start for run in audible_runs(LevelTrack(trace.pcm, trace.rate_hz))]
+    starts = [run.start for run in audible_runs(LevelTrack(np.asarray(trace.pcm), trace.rate_hz))]
     return np.array([trace.arrival_ns[int(np.searchsorted(ends, s, side="right"))] for s in starts]) * NS
 
 
@@ -298,3 +302,32 @@ def read_pair(folder: Path, name: str) -> Pair:
     if not streams:
         raise BundleError(f"{name}.stats.json says nothing of the packets in {name}.pcap")
     return Pair(name, tuple(streams))
+
+
+def disturbance(pair: Pair) -> str | None:
+    """What shows that the machine kept the browser from its work, from its own word; None where nothing does.
+
+    Its interarrival jitter (RFC 3550) must be what the packets had as they left, to a stall of some 25 ms, and the
+    audio that it made must keep to its clock: a poll sees the ticks of 10 ms that came before it, never fewer.
+    """
+    for stream in pair.streams:
+        times, until = stream.browser["t"], counted_until(stream.trace, stream.browser)
+        counts = (times <= until) & (stream.browser["received"] > 0)
+        order = np.argsort(stream.trace.arrival_ns, kind="stable")
+        newest = np.maximum.accumulate(stream.trace.sequence[order])
+        order = order[np.diff(newest, prepend=-1) > 0]  # libwebrtc leaves out what was overtaken
+        arrivals = stream.trace.arrival_ns[order] * NS
+        transit = np.abs(np.diff(arrivals - stream.trace.position[order] / stream.trace.rate_hz))
+        jitter = np.zeros(len(arrivals))
+        for at, difference in enumerate(transit, 1):
+            jitter[at] = jitter[at - 1] + (difference - jitter[at - 1]) / 16
+        ours = jitter[np.maximum(np.searchsorted(arrivals, times[counts], side="right") - 1, 0)]
+        off = float(np.max(np.abs(ours - stream.browser["jitter"][counts]), initial=0.0))
+        if off > MOST_JITTER_OFF_S:
+            return f"packets reached it up to some {16_000 * off:.0f} ms late"
+        made = stream.browser["received"][counts] / stream.trace.rate_hz
+        slip = times[counts] - made
+        late = float(np.max(np.abs(slip - np.median(slip)), initial=0.0))
+        if late > MOST_SLIP_S:
+            return f"its audio came up to {1000 * late:.0f} ms late"
+    return None

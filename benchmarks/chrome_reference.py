@@ -7,7 +7,7 @@
 Each condition is played R times with the same packets, so how far the browser agrees with itself stands beside how far
 the model agrees with it: the mean difference between two of its runs. A figure passes where the model (median over
 runs) is as near the browser's median as the limit says, or within twice what the browser differs from itself. A run in
-which the machine kept the browser from its work (a poll that came late) is played again, at most twice.
+which the machine kept the browser from its work (by the browser's own word) is played again, at most twice.
 
 `--keep DIR` writes NAME-RUN.pcap and NAME-RUN.stats.json, `--model-only DIR` compares such pairs again. `--pulse`
 records what Chromium plays through a PulseAudio null sink (see `chrome_pulse.py`). Exit codes: 0 all pass, 1 a figure
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from analysis.errors import EXIT_BUDGET, EXIT_INTERRUPTED, ProbeError, UsageError
 from analysis.neteq import run_neteq_phases
 from benchmarks.chrome_browser import AT_ONCE, Call, Chromium, disturbed, play_calls, write_pair
-from benchmarks.chrome_compare import Pair, Row, read_pair
+from benchmarks.chrome_compare import Pair, Row, disturbance, read_pair
 from benchmarks.chrome_conditions import CONDITIONS, outgoing
 
 MOST_AGAIN = 2
@@ -125,12 +125,11 @@ async def play(
             await play_calls(chromium, calls)
             for call, (name, run, again) in zip(calls, batch, strict=True):
                 late_ms = np.percentile(call.late_ns, [50, 99, 100]) / 1e6
-                fault = disturbed(call)
+                write_pair(folder, call.name, call)
+                fault = disturbed(call) or disturbance(read_pair(folder, call.name))
                 repeat = fault is not None and again < MOST_AGAIN
-                if repeat:
+                if repeat:  # what was written is written over
                     due.append((name, run, again + 1))
-                else:
-                    write_pair(folder, call.name, call)
                 words = f", {fault}: played {'again' if repeat else 'too often, kept'}" if fault else ""
                 print(
                     f"{call.name}: {len(call.sent)} packets, sender late by {late_ms[0]:.2f} ms (median), "
