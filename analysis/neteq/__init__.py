@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 from analysis.trace import PacketTrace
 from analysis.units import NS_PER_MS
 
-__all__ = ["PHASES_NS", "Counters", "NetEqRun", "Snapshot", "run_neteq", "run_neteq_phases"]
+__all__ = [
+    "PHASES_NS",
+    "Counters",
+    "NetEqRun",
+    "Snapshot",
+    "compile_engine",
+    "is_compiled",
+    "run_neteq",
+    "run_neteq_phases",
+]
 
 # Where a real sink's ticks lie is not in the trace and changes from call to call: first tick after the first arrival.
 PHASES_NS = tuple(ms * NS_PER_MS for ms in (5, 3, 7, 1, 9))
@@ -78,6 +87,20 @@ class NetEqRun:
         return [
             Snapshot(int(t["time_ns"]), int(t["target_ms"]) if t["played"] else None, _counters(t)) for t in self.totals
         ]
+
+
+def is_compiled() -> bool:
+    """Whether the engine has been compiled on this machine; otherwise the first run takes some 15 s longer."""
+    from analysis.neteq.compiled import is_kept
+    from analysis.neteq.engine import advance
+
+    return is_kept(advance)
+
+
+def compile_engine() -> None:
+    """Play one packet of silence, so that the engine is compiled and kept."""
+    one = np.ones(1, dtype=np.int64)
+    run_neteq(PacketTrace(8000, one, one, 80 * one, one, 80 * one, np.zeros(80, dtype=np.float32)), 0)
 
 
 def run_neteq_phases(trace: PacketTrace) -> list[NetEqRun]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["compiled", "kept", "summing"]
+__all__ = ["compiled", "is_kept", "kept", "summing"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +39,13 @@ def kept(build: Callable[[str], F]) -> F:
         return cast("F", numba.njit(cache=True, error_model="numpy")(function))
     except RuntimeError:  # neither the package nor the user's cache can be written
         return compiled(function)
+
+
+def is_kept(function: Any) -> bool:
+    """Whether what `kept` returned is on disk already, of whatever version; False where it will have to be compiled."""
+    cache = getattr(function, "_cache", None)
+    path = getattr(cache, "cache_path", None)
+    return path is not None and any(Path(path).glob("*.nbi"))
 
 
 def _digest() -> str:

@@ -13,10 +13,11 @@ import typer
 from analysis.bundle import CallRecord, read_run
 from analysis.derive import ASSUMED_OUTPUT, Derived, Output, derive
 from analysis.errors import SessionError, UsageError
+from analysis.neteq import is_compiled
 from analysis.playout import parse_policy
 from analysis.result import Result, exit_code, result_json_text
 from probe.agent.config import AgentConfig
-from probe.cli.output import warn, write_document
+from probe.cli.output import note, warn, write_document
 from probe.cli.result_text import print_text
 from probe.recorder import write_private
 
@@ -24,6 +25,7 @@ __all__ = [
     "JsonOption",
     "OutputDelayOption",
     "PolicyOption",
+    "announce_compiling",
     "conditions",
     "output_delay",
     "policy_list",
@@ -64,6 +66,12 @@ def policy_list(text: str) -> tuple[str, ...]:
     return policies
 
 
+def announce_compiling(policies: Sequence[str]) -> None:
+    """Say so where the first `chrome` playout of a machine has to compile its model."""
+    if "chrome" in policies and not is_compiled():
+        note("compiling the playout model for this machine: once, some 15 s")
+
+
 def output_delay(ms: float | None) -> Output | None:
     """The output delay that was given, if one was."""
     if ms is None:
@@ -90,9 +98,11 @@ def read_and_derive(
     own = [_own_playout(record.manifest) for record in records]
     if (policies is None or output is None) and any(each != own[0] for each in own):
         warn("warning: the sessions were made with different playout policies or output delays; the first one's stand")
+    asked = own[0][0] if policies is None else policies
+    announce_compiling(asked)
     derived = derive(
         records,
-        policies=own[0][0] if policies is None else policies,
+        policies=asked,
         output=own[0][1] if output is None else output,
         path=", ".join(str(p) for p in paths),
     )

@@ -12,7 +12,9 @@ import numpy as np
 
 from analysis.codecs import CODECS, Decoder, Encoder
 from analysis.errors import EXIT_FAILED
+from analysis.neteq import compile_engine
 from probe.arrival import kernel_stamps
+from probe.cli.common import announce_compiling
 from probe.cli.output import say
 from probe.clock import SystemClock
 from probe.loop import LagSelector, run
@@ -20,7 +22,20 @@ from probe.targets.base import ENTRY_POINT_GROUP
 
 __all__ = ["doctor"]
 
-PACKAGES = ("aiortc", "aioice", "av", "numpy", "scipy", "soundfile", "soxr", "matplotlib", "jinja2", "pydantic", "rich")
+PACKAGES = (
+    "aiortc",
+    "aioice",
+    "av",
+    "numba",
+    "numpy",
+    "scipy",
+    "soundfile",
+    "soxr",
+    "matplotlib",
+    "jinja2",
+    "pydantic",
+    "rich",
+)
 TICKS = 200
 TICK_S = 0.005
 LATE_MS = 2.0  # as `probe_late`
@@ -63,6 +78,9 @@ def doctor() -> int:
         works = _codec_works(name)
         problems += not works
         say(f"{'ok   ' if works else 'MISSING'} codec {name}{'' if works else ': reinstall the package av'}")
+    announce_compiling(("chrome",))
+    compile_engine()
+    say("ok    playout model: compiled")
     say("ok    targets: " + ", ".join(sorted(f"{p.name}:" for p in entry_points(group=ENTRY_POINT_GROUP))))
     stamped = kernel_stamps(SystemClock())
     without = "" if stamped else ": a wait in this process then counts as uncertainty"

@@ -28,7 +28,7 @@ from analysis.rtcp_statistics import call_rtcp_statistics, captured_rtcp_statist
 from analysis.rtp import is_rtcp
 from analysis.series import CallSeries
 from analysis.units import ns_to_s
-from probe.cli.common import JsonOption, OutputDelayOption, output_delay, write_page
+from probe.cli.common import JsonOption, OutputDelayOption, announce_compiling, output_delay, write_page
 from probe.cli.output import say, warn, write_document
 
 __all__ = ["playout"]
@@ -75,6 +75,7 @@ def playout(
     streams = _wanted(find_streams(read.datagrams), wanted, capture)
     rtcp_only = [d for d in read.datagrams if is_rtcp(d.payload)]
     read = replace(read, datagrams=())  # the streams have what is needed of them
+    announce_compiling((policy,))
     zero_ns = min(stream.packets[0].time_ns for stream in streams)
     measured: list[Inbound] = []
     known: list[MeasuredStream] = []

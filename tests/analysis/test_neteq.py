@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from analysis.neteq import PHASES_NS, run_neteq
+from analysis.neteq import PHASES_NS, compile_engine, is_compiled, run_neteq
 from analysis.neteq.buffer import advance_output, append, cut, place, repeat
 from analysis.neteq.counters import book_concealed
 from analysis.neteq.delay import max_delay_ms, observe, update_target
@@ -331,7 +331,7 @@ def test_the_compiled_engine_computes_what_its_python_says(tmp_path: Path) -> No
     np.savez(tmp_path / "trace.npz", **fields)
     code = f"""
 import numpy as np
-from analysis.neteq import run_neteq
+from analysis.neteq import run_neteq, compile_engine, is_compiled
 from analysis.trace import PacketTrace
 fields = dict(np.load({str(tmp_path / "trace.npz")!r}))
 run = run_neteq(PacketTrace(**fields | {{"rate_hz": int(fields["rate_hz"])}}), 5_000_000)
@@ -480,3 +480,8 @@ def test_nothing_counts_before_sound_was_played_and_overlays_are_taken_back() ->
     assert (s.concealed, s.silent, s.events) == (380, 0, 1)
     book_concealed(s, 480, True, False)
     assert (s.concealed, s.silent) == (860, 480)
+
+
+def test_compiling_keeps_the_engine_on_this_machine() -> None:
+    compile_engine()
+    assert is_compiled()
