@@ -28,8 +28,12 @@ STEP_S = 0.001  # smaller changes of the lag are drift, or nothing
 DEGREES = 100.0  # independent values of a block, as speech fills its band
 MAX_RHO2 = 0.99
 STEP_COST = 20.0  # what the score must gain for a step to be believed
+STEPS_GAIN = 40.0  # and all of them over none: where reverberation blurs every block, chance makes steps
 CREEP_COST = 2.0  # for one sample of the lag from a block to the next
 MATCHED_SCORE = 8.0  # a block that holds the reference; noise reaches 5 over all lags once in a hundred blocks
+# Of other words in the same voices, none reached 50 at one lag, with a mean of 1.1; far from a speaker in a room the
+# right ones have 95 and more, with a mean of 3.8.
+CREDIBLE_SCORE, STEADY_SCORE, STEADY_MEAN_SCORE, STEADY_COVERAGE = 200.0, 85.0, 2.5, 0.4
 NEIGHBOURS, SAME_LAG = 2, 2  # blocks on each side, at a lag within so many samples, that support one
 SUPPORT_CAP, SUPPORTED_SCORE = 20.0, 10.0  # what each may add, and what is enough
 STRONG_DB = 25.0  # blocks within this of the loud ones must match
@@ -44,6 +48,9 @@ MAX_DRIFT_PPM = 1000.0
 SMOOTH_HZ = 200.0
 NEAR_COVERAGE, ENOUGH_COVERAGE = 0.95, 0.75  # below them, wider searches are tried
 FURTHER_S = 0.040
+EDGE_BLOCKS = 4  # at each edge, none of which may hold something else
+EDGE_STEP_COST = 45.0  # for a step within them, which nothing that follows confirms
+ASTRAY_BLOCKS = 4
 STRETCH = 0.06  # NetEQ at its most
 WIDE_GAIN = 60.0  # of the score, for what lies further off to be believed
 
@@ -85,7 +92,7 @@ class LagTrack:
     `matched` and `strong` are per block (`block_starts`, reference samples): where the reference was recognised, and
     where it is loud enough that it must be. `score` is the log-likelihood of the whole against noise. `observed` and
     `expected` are energies per block (whitened): what the recording holds there, and the reference at its gain; `rest`
-    is the least that the reference leaves over in a matched block.
+    and `typical_rest` are what the reference leaves over in a matched block, at least and as a rule.
     """
 
     rate_hz: int
@@ -98,6 +105,7 @@ class LagTrack:
     observed: NDArray[np.float64]
     expected: NDArray[np.float64]
     rest: float
+    typical_rest: float
     score: float
     points: tuple[LagPoint, ...]
     steps: tuple[Step, ...]
@@ -113,9 +121,21 @@ class LagTrack:
         return float((self.matched & self.strong).sum()) / loud if loud else 0.0
 
     @property
+    def steady(self) -> bool:
+        """One lag throughout, drift aside: what chance and other words do not give."""
+        lags = self.block_lags[self.matched]
+        return bool(len(lags)) and int(np.ptp(lags)) <= STEP_S * self.rate_hz
+
+    @property
+    def credible(self) -> bool:
+        """It is the reference: by a high score, or a lower one at one lag throughout (strong reverberation)."""
+        steady = self.steady and self.coverage >= STEADY_COVERAGE and self.mean_score >= STEADY_MEAN_SCORE
+        return self.score >= (STEADY_SCORE if steady else CREDIBLE_SCORE)
+
+    @property
     def detectable(self) -> NDArray[np.bool_]:
         """Loud blocks that would stand out of what else there is."""
-        return np.asarray(self.strong & (self.expected >= 4 * self.rest))
+        return np.asarray(self.strong & (self.expected >= 4 * self.typical_rest))
 
     @property
     def silent(self) -> NDArray[np.bool_]:
@@ -272,6 +292,7 @@ def track_lags(pattern: Pattern, recording: NDArray[np.floating], *, lag: float,
     path, total_score = _path(
         np.minimum(scores, SCORE_CAP) * np.where(pattern.strong, 1.0, WEAK_SHARE).astype(np.float32)[:, None]
     )
+    path = _settled(path, scores, STEP_S * pattern.rate_hz)
     return _track(pattern, products * polarity, there, scores, path, total_score, low, polarity)
 
 
@@ -288,7 +309,8 @@ def track_widening(
     further = round(FURTHER_S * pattern.rate_hz)
     whole = further + round(STRETCH * (pattern.last - pattern.first))
     for share, more in ((NEAR_COVERAGE, further), (ENOUGH_COVERAGE, whole)):
-        if track.coverage >= share and not track.at_edge:
+        edges = np.concatenate([track.other[:EDGE_BLOCKS], track.other[-EDGE_BLOCKS:]])
+        if track.coverage >= share and not track.at_edge and not edges.any():
             break
         wide = track_lags(pattern, recording, lag=lag, reach=reach + more)
         track = wide if wide.score > track.score + WIDE_GAIN else track
@@ -332,7 +354,28 @@ def _path(scores: NDArray[np.floating]) -> tuple[NDArray[np.int64], float]:
         return np.full(count, best), float(scores[:, best].sum())
     if float((tops - near.max(axis=1)).max()) < STEP_COST:
         return _viterbi(near, steps=False, offset=low)
-    return _viterbi(scores, steps=True, offset=0)
+    straight, stepped = _viterbi(near, steps=False, offset=low), _viterbi(scores, steps=True, offset=0)
+    return stepped if stepped[1] > straight[1] + STEPS_GAIN else straight
+
+
+def _settled(path: NDArray[np.int64], scores: NDArray[np.floating], step: float) -> NDArray[np.int64]:
+    """The path without steps in its last or first few blocks that are hardly better than none.
+
+    Nothing follows that would confirm them, and in a room faint blocks match many lags.
+    """
+    path = path.copy()
+    for order in (slice(None), slice(None, None, -1)):
+        turned, rows = path[order], scores[order]
+        last = np.flatnonzero(np.abs(np.diff(turned)) > step)
+        if not len(last) or len(turned) - 1 - last[-1] > EDGE_BLOCKS:
+            continue
+        after = np.arange(last[-1] + 1, len(turned))
+        stay = int(turned[last[-1]])
+        low, high = max(0, stay - SAME_LAG), min(scores.shape[1], stay + SAME_LAG + 1)
+        gained = float(rows[after, turned[after]].sum() - rows[after, low:high].max(axis=1).sum())
+        if gained < EDGE_STEP_COST:
+            turned[after] = stay
+    return path
 
 
 def _viterbi(scores: NDArray[np.floating], *, steps: bool, offset: int) -> tuple[NDArray[np.int64], float]:
@@ -378,7 +421,7 @@ def _track(
     gain = float(np.median(products[each, path][use] / pattern.energy[use])) if use.any() else 0.0
     observed, expected = there[each, path], gain * gain * pattern.energy
     rests = observed * np.exp(-2 * block_scores / DEGREES)
-    rest = float(rests[use].min()) if use.any() else 0.0
+    rest, typical = (float(rests[use].min()), float(np.median(rests[use]))) if use.any() else (0.0, 0.0)
     matched = sure | (_supported(block_scores, path) & (observed >= 0.1 * expected + 2 * rest))
     segments = _segments(path, matched, STEP_S * pattern.rate_hz)
     points = [
@@ -398,6 +441,7 @@ def _track(
         observed,
         expected,
         rest,
+        typical,
         total_score,
         tuple(points),
         _steps(pattern, segments, points),
@@ -428,7 +472,7 @@ def _segments(path: NDArray[np.int64], matched: NDArray[np.bool_], step: float) 
         breaks = np.flatnonzero(np.abs(np.diff(path[members])) > step) + 1
         segments = list(np.split(members, breaks))
         lags = [sorted(path[part])[len(part) // 2] for part in segments]
-        # a block of its own between two that agree: a pitch period mistaken, not time stretched and put back
+        # a few blocks between two stretches that agree: a pitch period mistaken, not time stretched and put back
         astray = [
             i for i in range(1, len(segments) - 1) if len(segments[i]) == 1 and abs(lags[i + 1] - lags[i - 1]) <= step
         ]

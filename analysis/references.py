@@ -20,7 +20,7 @@ from scipy import fft as sfft
 from analysis.audibility import MARGIN_DB, LevelTrack, first_audible, last_audible
 from analysis.audiofile import load_sound, resample
 from analysis.errors import AudioFileError
-from analysis.lags import BLOCK_S, LagTrack, Pattern, track_widening
+from analysis.lags import BLOCK_S, STEADY_COVERAGE, LagTrack, Pattern, track_widening
 from analysis.units import from_dbov
 
 __all__ = ["Occurrence", "Reference", "find_references", "load_reference", "make_reference"]
@@ -46,8 +46,7 @@ FLOOR_S = 30.0
 PAD_S = 0.2
 PAUSE_S = 1.3  # stretches nearer than this are one: an utterance may hold a pause
 NEAR_S = 0.020  # how far a chunk's lag may be off
-# Of the wrong clips in the tests' sweep, none reached a third of either.
-MIN_SCORE = 200.0
+LEAST_SCORE = 40.0  # of a first look, to look on
 MIN_MEAN_SCORE = 5.0
 MIN_MATCHED_BLOCKS = 4
 FULL_COVERAGE = 0.75
@@ -389,13 +388,14 @@ def _stretches(
 def _verified(reference: Reference, sound: NDArray[np.float32], lag: float, offset_s: float) -> Occurrence | None:
     """What a candidate is worth once the waveform is followed; None where it is not the reference."""
     pattern = reference.pattern(SEARCH_RATE_HZ)
-    track = track_widening(pattern, sound, lag=lag, reach=round(NEAR_S * SEARCH_RATE_HZ), least=MIN_SCORE / 4)
+    track = track_widening(pattern, sound, lag=lag, reach=round(NEAR_S * SEARCH_RATE_HZ), least=LEAST_SCORE)
     members = np.flatnonzero(track.matched & track.strong)
-    if track.score < MIN_SCORE or len(members) < min(MIN_MATCHED_BLOCKS, int(track.strong.sum())):
+    if not track.credible or len(members) < min(MIN_MATCHED_BLOCKS, int(track.strong.sum())):
         return None
     first, last = _best_range(track)
     inside = slice(first, last + 1)
-    if float(track.block_scores[inside][track.strong[inside]].sum()) < MIN_MEAN_SCORE * int(track.strong[inside].sum()):
+    mean = float(track.block_scores[inside][track.strong[inside]].sum()) / max(1, int(track.strong[inside].sum()))
+    if mean < MIN_MEAN_SCORE and not track.steady:
         return None
     lags = track.block_lags[inside][track.matched[inside]] / SEARCH_RATE_HZ
     if np.abs(np.diff(lags)).sum() > MAX_STEPS_S + MAX_STRETCH * (last + 1 - first) * BLOCK_S:
@@ -409,6 +409,9 @@ def _verified(reference: Reference, sound: NDArray[np.float32], lag: float, offs
 
 def _best_range(track: LagTrack) -> tuple[int, int]:
     """First and last block of the range that speaks most for the reference: a lone match by chance is outside it."""
+    if track.steady and track.coverage >= STEADY_COVERAGE:
+        whole = np.flatnonzero(track.matched)
+        return int(whole[0]), int(whole[-1])
     value = np.minimum(track.block_scores, RANGE_CAP) - RANGE_COST
     value = np.where(track.strong, np.where(track.matched, np.maximum(value, RANGE_LEAST), value), 0.0)
     total = np.concatenate(([0.0], np.cumsum(value)))

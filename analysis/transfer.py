@@ -27,7 +27,6 @@ __all__ = ["Boundary", "TimeStep", "Transfer", "last_audible_blind", "transfer"]
 
 TRACK_RATE_HZ = 16000  # the lag is followed at this rate, or at the recording's own where that is lower
 REACH_S = 0.020
-MIN_SCORE = 150.0
 CLIPPED = 0.999
 # Without a reference: ± ms by how far the speech stands above θ (dB)
 BLIND_MS = ((40.0, 10.0), (30.0, 25.0), (15.0, 60.0), (-math.inf, 200.0))
@@ -138,7 +137,7 @@ def _tracked(
     origin = first_s * rate_hz
     heard = resample(np.asarray(recording[origin : math.ceil(end * rate_hz)]), rate_hz, rate)
     track = track_widening(pattern, heard, lag=(at_s - first_s) * rate, reach=round(reach_s * rate))
-    if not track.points or track.score < MIN_SCORE:
+    if not track.points or not track.credible:
         raise NotMeasurable("not_found", f"{reference.name} is not to be recognised at {at_s:.2f} s")
     return track, origin
 
