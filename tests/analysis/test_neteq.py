@@ -331,7 +331,7 @@ def test_the_compiled_engine_computes_what_its_python_says(tmp_path: Path) -> No
     np.savez(tmp_path / "trace.npz", **fields)
     code = f"""
 import numpy as np
-from analysis.neteq import run_neteq, compile_engine, is_compiled
+from analysis.neteq import run_neteq
 from analysis.trace import PacketTrace
 fields = dict(np.load({str(tmp_path / "trace.npz")!r}))
 run = run_neteq(PacketTrace(**fields | {{"rate_hz": int(fields["rate_hz"])}}), 5_000_000)
