@@ -37,6 +37,7 @@ CREDIBLE_SCORE, STEADY_SCORE, STEADY_MEAN_SCORE, STEADY_COVERAGE = 200.0, 85.0, 
 NEIGHBOURS, SAME_LAG = 2, 2  # blocks on each side, at a lag within so many samples, that support one
 SUPPORT_CAP, SUPPORTED_SCORE = 20.0, 10.0  # what each may add, and what is enough
 STRONG_DB = 25.0  # blocks within this of the loud ones must match
+CLEAR_SCORE = 20.0  # of a usual block: one half as strong again as the rest would not be missed
 SCORE_CAP, WEAK_SHARE = 100.0, 0.15  # of a block: one of the faint ones alone never makes a step
 WHITEN = 0.3  # exponent on the power spectrum: half way from plain (0) to the phase alone (0.5)
 WHITEN_DB = 30.0  # at most this much is evened out
@@ -135,7 +136,9 @@ class LagTrack:
     @property
     def detectable(self) -> NDArray[np.bool_]:
         """Loud blocks that would stand out of what else there is."""
-        return np.asarray(self.strong & (self.expected >= 4 * self.typical_rest))
+        scores = self.block_scores[self.matched & self.strong]
+        clear = len(scores) > 0 and float(np.median(scores)) >= CLEAR_SCORE
+        return np.asarray(self.strong & (self.expected >= (1.5 if clear else 4.0) * self.typical_rest))
 
     @property
     def silent(self) -> NDArray[np.bool_]:
@@ -472,9 +475,13 @@ def _segments(path: NDArray[np.int64], matched: NDArray[np.bool_], step: float) 
         breaks = np.flatnonzero(np.abs(np.diff(path[members])) > step) + 1
         segments = list(np.split(members, breaks))
         lags = [sorted(path[part])[len(part) // 2] for part in segments]
-        # a few blocks between two stretches that agree: a pitch period mistaken, not time stretched and put back
+        # a few blocks between two stretches that agree: a pitch period mistaken, not time stretched and put back;
+        # or the block with the splice in it, at a lag that is neither that before nor that after
         astray = [
-            i for i in range(1, len(segments) - 1) if len(segments[i]) == 1 and abs(lags[i + 1] - lags[i - 1]) <= step
+            i
+            for i in range(1, len(segments) - 1)
+            if (len(segments[i]) <= ASTRAY_BLOCKS and abs(lags[i + 1] - lags[i - 1]) <= step / 4)
+            or (len(segments[i]) == 1 and not min(lags[i - 1], lags[i + 1]) < lags[i] < max(lags[i - 1], lags[i + 1]))
         ]
         if not astray:
             return segments

@@ -59,6 +59,8 @@ class TestTrack:
         track, end_ms = tracked(stepped(spoken(NAME, rate_hz), rate_hz, planted), rate_hz)
         assert end_ms == pytest.approx(100.0, abs=0.05)
         assert track.coverage > 0.9
+        assert sum(step.size for step in track.steps) * 1000 / rate_hz == pytest.approx(100.0, abs=0.1)
+        assert all(step.size > 0 for step in track.steps)
 
     def test_a_room_moves_nothing(self, rate_hz: int) -> None:
         track, end_ms = tracked(in_room(spoken(NAME, rate_hz), rate_hz, 0.5, 4), rate_hz)

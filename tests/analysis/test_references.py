@@ -162,7 +162,7 @@ class TestNotFound:
         items = [(1.0 + 3.5 * i, resample(c.samples, 48000, 8000).astype(np.float64)) for i, c in enumerate(clips)]
         assert find_references(channel(items), 8000, references()) == []
 
-    @pytest.mark.parametrize("name", shipped_names()[::4])
+    @pytest.mark.parametrize("name", shipped_names())
     def test_one_that_is_not_among_what_was_said(self, name: str) -> None:
         items = [(1.0 + 4.0 * i, spoken(other, 8000)) for i, other in enumerate(shipped_names()) if other != name]
         assert find_references(channel(items), 8000, [reference(name)]) == []
