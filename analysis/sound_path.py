@@ -112,10 +112,8 @@ class SoundPath:
         if not self.filter.any():
             self.filter[low] = plain
         self.filter_delay = round(self.direct) - low
-        used = self.x[self.first : self.last + 1].astype(np.float64)
-        length = sfft.next_fast_len(len(used) + len(self.filter), real=True)
-        passed = sfft.irfft(sfft.rfft(used, length) * sfft.rfft(self.filter, length), length)
-        self.gain = math.sqrt(float(np.square(passed).sum()) / max(float(np.square(used).sum()), 1e-30))
+        passed = np.abs(sfft.rfft(self.filter, size)) ** 2
+        self.gain = math.sqrt(float((power * passed).sum()) / max(float(power.sum()), 1e-30))
 
     def model(self, begin: int, end: int, *, at: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The noise-free utterance at [origin + begin, origin + end), by the lag that holds at reference `at`.
