@@ -31,7 +31,8 @@ class Output:
     evidence: str
 
 
-ASSUMED_OUTPUT = Output(20.0, 10.0, "assumed")
+# Chrome on Linux into a PulseAudio null sink, recorded; the delay of a sound card comes on top (docs/benchmarks.md)
+ASSUMED_OUTPUT = Output(40.0, 15.0, "assumed")
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,9 @@ LATE_NS = 2_000_000  # probe_late, by the design
 ONSET_MS = 0.5  # decoders agree on where a sound begins to well within this, once they have settled
 ONSET_AFTER_LOSS_MS = 5.0  # a decoder that has just concealed needs some packets to agree again
 SETTLED_PACKETS = 5
-PLAYOUT_MODEL_MS = {"chrome": 4.0}  # the model's error against Chrome on the best tick grid; docs/adr/0005
+# What the spread over tick grids leaves out of the model's error against Chrome at talkspurt onsets, so that both
+# together hold 95 % of them (docs/benchmarks.md; steady paths 3.5, jittery 8.8, lossy 9.8)
+PLAYOUT_MODEL_MS = {"chrome": 9.0}
 
 
 @dataclass(frozen=True)

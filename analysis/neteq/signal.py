@@ -126,6 +126,16 @@ def refine(scores: Double, index: int, m: int) -> tuple[int, float]:
 
 
 @compiled
+def _bits(value: int) -> int:
+    """Length of a number that is not negative, in bits."""
+    count = 0
+    while value > 0:
+        value >>= 1
+        count += 1
+    return count
+
+
+@compiled
 def pitch(block: Audio, m: int, floor_energy: float) -> tuple[int, float, bool]:
     """The period (samples) at which `block` (30 ms) can be cut or repeated around its middle.
 
@@ -143,7 +153,10 @@ def pitch(block: Audio, m: int, floor_energy: float) -> tuple[int, float, bool]:
     before, after = block[middle - period : middle], block[middle : middle + period]
     energy_before, energy_after = dot(before, before), dot(after, after)
     threshold = UNKNOWN_NOISE_ENERGY if floor_energy < 0 else floor_energy
-    active = (energy_before + energy_after) / 16 > period * threshold
+    # libwebrtc takes the scaling of its fixed-point energies out twice, so in a loud block more passes for speech
+    loudest = int(np.max(np.abs(block)))
+    excess = max(0, _bits(loudest * loudest) + _bits(period) - 31)
+    active = (energy_before + energy_after) / 16 * 2.0**excess > period * threshold
     product = energy_before * energy_after
     correlation = max(0.0, dot(before, after)) / math.sqrt(product) if product > 0 else 0.0
     return period, min(1.0, correlation), active
