@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from analysis.bundle import CallRecord
+from analysis.call import ASSUMED_OUTPUT
 from analysis.codecs import CODECS, encode
 from analysis.pcap import Direction
 from analysis.rtp import RtpPacket, serialize_rtp
@@ -230,7 +231,14 @@ class TestText:
         _, out, _ = called(capsys, "replay", session(tmp_path / "s"), "--policy", "fixed:100,none")
         lines = out.splitlines()
         assert lines[0].split() == TURN_COLUMNS
-        figures = [str(LATENCY_MS), "10", str(REPLY_MS + SILENCE_MS), str(REPLY_MS), str(SILENCE_MS), "100"]
+        figures = [
+            str(LATENCY_MS),
+            f"{ASSUMED_OUTPUT.uncertainty_ms:.0f}",
+            str(REPLY_MS + SILENCE_MS),
+            str(REPLY_MS),
+            str(SILENCE_MS),
+            "100",
+        ]
         assert lines[1].split() == ["0", "en", "answered", *figures]
         at = lines.index("turn  fixed:100  none")
         assert lines[at + 1].split() == ["0", str(LATENCY_MS), str(REPLY_MS + SILENCE_MS)]
