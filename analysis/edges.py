@@ -20,6 +20,7 @@ from analysis.audibility import (
     MIN_THRESHOLD_DBOV,
     Audible,
     LevelTrack,
+    Samples,
     first_audible,
     threshold_shifts_ms,
 )
@@ -28,7 +29,7 @@ from analysis.lags import BLOCK_S
 from analysis.sound_path import SoundPath
 from analysis.units import dbov, from_dbov, samples_to_ms
 
-__all__ = ["CODEC_MS", "FLOOR_S", "Boundary", "K", "find_boundary", "rms_dbov"]
+__all__ = ["CODEC_MS", "FLOOR_S", "UNCERTAIN_MS", "Boundary", "K", "find_boundary", "rms_dbov"]
 
 FLOOR_S = 2.0
 BEFORE_S = (0.25, 1.5, math.inf)  # of the utterance, ahead of its edge, that is rebuilt
@@ -102,17 +103,22 @@ class Boundary:
 def find_boundary(
     path: SoundPath,
     is_end: bool,
-    other: NDArray[np.floating] | None,
+    other: Samples | None,
     flags: tuple[str, ...],
     threshold_dbov: float | None,
 ) -> Boundary:
-    """One edge, looked for in a short stretch first; in a longer one where it does not lie well inside."""
-    whole_s = (path.last - path.first) / path.rate_hz + AFTER_S
+    """One edge, looked for in a short stretch first; in a longer one where it does not lie well inside.
+
+    What the reference holds beyond its own edges counts where the recording holds it too.
+    """
+    longest_s = len(path.x) / path.rate_hz + AFTER_S
     for before_s in BEFORE_S:
-        edge = _Edge(path, is_end, min(before_s, whole_s), other, threshold_dbov)
+        edge = _Edge(path, is_end, min(before_s, longest_s), other, threshold_dbov)
+        if edge.further and edge.cut_off:
+            edge = _Edge(path, is_end, min(before_s, longest_s), other, threshold_dbov, beyond=False)
         if edge.by_model is not None and edge.found is not None and edge.found > edge.nominal // 2:
             break
-        if before_s >= whole_s:
+        if before_s >= longest_s:
             break
     return edge.boundary(flags)
 
@@ -129,12 +135,19 @@ class _Edge:
         path: SoundPath,
         is_end: bool,
         before_s: float,
-        other: NDArray[np.floating] | None,
+        other: Samples | None,
         threshold_dbov: float | None,
+        *,
+        beyond: bool = True,
     ) -> None:
         self.path, self.is_end, self.rate_hz = path, is_end, path.rate_hz
-        self.at = path.last if is_end else path.first
-        nominal = round(self.at + path.lag_at(self.at) + path.direct)
+        own = path.last if is_end else path.first
+        self.floor_dbov, self.theta = self._threshold(self._place(own), threshold_dbov)
+        self.at = path.edge(self.theta, is_end=is_end) if beyond else own
+        self.further = self.at != own
+        nominal = self._place(self.at)
+        if self.further:
+            self.floor_dbov, self.theta = self._threshold(nominal, threshold_dbov)
         before, after = round(before_s * path.rate_hz), round(AFTER_S * path.rate_hz)
         self.begin, self.stop = (nominal - before, nominal + after) if is_end else (nominal - after, nominal + before)
         if not is_end:
@@ -142,15 +155,13 @@ class _Edge:
             grid = path.rate_hz // 100 if path.rate_hz % 100 == 0 else path.rate_hz
             self.begin -= self.begin % grid
         self.nominal = before
-        model, plain = path.model(self.begin, self.stop, at=self.at)
+        model, plain = path.model(self.begin, self.stop, at=self.at, beyond=beyond)
         self.model, self.plain = self._turned(model), self._turned(plain)
         self.heard = self._turned(path.heard(self.begin, self.stop))
-        self.floor_dbov = self._floor_dbov(nominal)
         reach = path.rate_hz // 25
         near = slice(max(0, path.origin + nominal - reach), max(0, path.origin + nominal + reach))
         sounds = other is not None and rms_dbov(np.asarray(other[near])) >= OTHER_DBOV
         floor = -math.inf if self.floor_dbov is None else self.floor_dbov
-        self.theta = max(floor + MARGIN_DB, MIN_THRESHOLD_DBOV) if threshold_dbov is None else threshold_dbov
         self.noise = from_dbov(max(-100.0, floor)) ** 2
         beyond = _mean_square(self.heard[self.nominal + self._samples(SMEAR_MS) :], self._samples(5.0))
         # the other party may be heard here: where it is not just after, it was not just before
@@ -166,6 +177,22 @@ class _Edge:
         self.rebuilt, self.rebuilt_track = self.model, self.model_track
         if self.by_model is not None:
             self._rebuild(self.by_model)
+
+    @property
+    def cut_off(self) -> bool:
+        """The recording ends, or falls silent, well before the model does."""
+        return self.found is None or (self.by_model or 0) - self.found > self._samples(PARTIAL_MS)
+
+    def _place(self, at: int) -> int:
+        """Where a reference sample lies in the recording, from the path's origin."""
+        return round(at + self.path.lag_at(at) + self.path.direct)
+
+    def _threshold(self, nominal: int, threshold_dbov: float | None) -> tuple[float | None, float]:
+        """F beyond a place, and θ."""
+        floor_dbov = self._floor_dbov(nominal)
+        if threshold_dbov is not None:
+            return floor_dbov, threshold_dbov
+        return floor_dbov, MIN_THRESHOLD_DBOV if floor_dbov is None else max(floor_dbov + MARGIN_DB, MIN_THRESHOLD_DBOV)
 
     def _turned(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         return x if self.is_end else x[::-1]
@@ -249,7 +276,7 @@ class _Edge:
         if self.by_model is None or self.found is None:
             raise NotMeasurable("inaudible", "the utterance does not stand 10 dB out of the recording's floor")
         own = [*flags, *self.flags]
-        if self.by_model - self.found > self._samples(PARTIAL_MS):
+        if self.cut_off:
             own.append("partial")
         parts = self._parts(self.found, self.by_model, own)
         uncertainty_ms = math.sqrt(sum(value**2 for value in parts.values()))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft as sfft
 
-from analysis.audibility import MARGIN_DB, LevelTrack, first_audible, last_audible
+from analysis.audibility import MARGIN_DB, LevelTrack, Samples, first_audible, last_audible
 from analysis.audiofile import load_sound, resample
 from analysis.errors import AudioFileError
 from analysis.lags import BLOCK_S, STEADY_COVERAGE, LagTrack, Pattern, track_widening
@@ -42,6 +42,7 @@ MAX_CANDIDATES = 12  # a chunk, each minute of sound
 ACTIVE_DBOV = -68.0
 ACTIVE_MARGIN_DB = 4.0
 ACTIVE_FRAME_S = 0.02
+STEADY_DB = 4.0  # a tenth of a clip's frames lie this near to its quietest: noise of its own, not a soft sound
 FLOOR_S = 30.0
 PAD_S = 0.2
 PAUSE_S = 1.3  # stretches nearer than this are one: an utterance may hold a pause
@@ -156,7 +157,8 @@ def make_reference(
 ) -> Reference:
     """Samples as a reference; its audible edges by the one rule, where they are not given.
 
-    A recording with noise of its own is audible throughout: there what stands 10 dB above its quietest stretch counts.
+    A recording with noise of its own is audible throughout: there what stands 10 dB above that noise counts. A clip cut
+    close to its speech is audible throughout too, and its edges are what was cut.
 
     Raises
     ------
@@ -168,7 +170,8 @@ def make_reference(
         first, last = first_audible(LevelTrack(own, rate_hz)), last_audible(own, rate_hz)
         edge = rate_hz // 50
         if first is not None and last is not None and first.sample < edge and last.sample >= len(own) - edge:
-            theta = _quietest_dbov(own, rate_hz) + MARGIN_DB
+            noise_dbov = _steady_noise_dbov(own, rate_hz)
+            theta = -np.inf if noise_dbov is None else noise_dbov + MARGIN_DB
             if theta > first.threshold_dbov:
                 first = first_audible(LevelTrack(own, rate_hz), threshold_dbov=theta)
                 last = last_audible(own, rate_hz, threshold_dbov=theta)
@@ -179,13 +182,17 @@ def make_reference(
     return Reference(name, own, rate_hz, start_sample, end_sample, language or UNKNOWN_LANGUAGE)
 
 
-def _quietest_dbov(x: NDArray[np.float32], rate_hz: int) -> float:
+def _steady_noise_dbov(x: NDArray[np.float32], rate_hz: int) -> float | None:
+    """The level of a clip's own noise; None where its quietest frames are as different as those of speech."""
     levels = _frame_levels(x, rate_hz, ACTIVE_FRAME_S)
-    return float(np.percentile(levels, 10, method="inverted_cdf")) if len(levels) else -np.inf
+    if not len(levels):
+        return None
+    tenth = float(np.percentile(levels, 10, method="inverted_cdf"))
+    return tenth if tenth - float(levels.min()) <= STEADY_DB else None
 
 
 def find_references(
-    channel: NDArray[np.floating],
+    channel: Samples,
     rate_hz: int,
     references: Sequence[Reference],
     *,
@@ -234,7 +241,7 @@ def find_references(
 class _Search:
     """A channel's active stretches at 8 kHz, with their band levels."""
 
-    def __init__(self, channel: NDArray[np.floating], rate_hz: int, stretches: list[tuple[int, int]]) -> None:
+    def __init__(self, channel: Samples, rate_hz: int, stretches: list[tuple[int, int]]) -> None:
         self.sounds, self.origins_s, features = [], [], []
         self.first_frame: list[int] = []
         at = 0
@@ -348,7 +355,7 @@ def _features(sound: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(np.log(power + loud * 10 ** (-FEATURE_RANGE_DB / 10) + 1e-20).T.astype(np.float32))
 
 
-def _frame_levels(x: NDArray[np.floating], rate_hz: int, frame_s: float) -> NDArray[np.float64]:
+def _frame_levels(x: Samples, rate_hz: int, frame_s: float) -> NDArray[np.float64]:
     """dBov of consecutive frames."""
     size = round(frame_s * rate_hz)
     levels = []
@@ -360,9 +367,7 @@ def _frame_levels(x: NDArray[np.floating], rate_hz: int, frame_s: float) -> NDAr
     return np.asarray(10 * np.log10(power + from_dbov(-120.0) ** 2))
 
 
-def _stretches(
-    channel: NDArray[np.floating], rate_hz: int, active: Sequence[tuple[int, int]] | None
-) -> list[tuple[int, int]]:
+def _stretches(channel: Samples, rate_hz: int, active: Sequence[tuple[int, int]] | None) -> list[tuple[int, int]]:
     """Where there may be speech, padded and merged."""
     if active is None:
         size = round(ACTIVE_FRAME_S * rate_hz)

@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft as sfft
 
+from analysis.audibility import LevelTrack, Samples, first_audible
 from analysis.correlation import PathResponse, response_around
 from analysis.errors import NotMeasurable
 from analysis.lags import BLOCK_S, LagTrack
 from analysis.references import Reference
+from analysis.units import dbov, from_dbov
 
 __all__ = ["SoundPath"]
 
@@ -35,9 +37,7 @@ class SoundPath:
     Lags are in samples of the recording at its own rate, counted from `origin`.
     """
 
-    def __init__(
-        self, reference: Reference, recording: NDArray[np.floating], rate_hz: int, track: LagTrack, origin: int
-    ) -> None:
+    def __init__(self, reference: Reference, recording: Samples, rate_hz: int, track: LagTrack, origin: int) -> None:
         self.rate_hz, self.track, self.recording, self.origin = rate_hz, track, recording, origin
         self.x = reference.at_rate(rate_hz)
         self.last = min(len(self.x) - 1, reference.place(reference.end_sample, rate_hz))
@@ -115,19 +115,39 @@ class SoundPath:
         passed = np.abs(sfft.rfft(self.filter, size)) ** 2
         self.gain = math.sqrt(float((power * passed).sum()) / max(float(power.sum()), 1e-30))
 
-    def model(self, begin: int, end: int, *, at: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def edge(self, theta_dbov: float, *, is_end: bool) -> int:
+        """The reference's last (first) audible sample at its level in the recording, where that lies further out.
+
+        Its own edges were found in itself: where the recording is louder, or quieter around it, more is audible.
+        """
+        theta = theta_dbov - dbov(self.gain)
+        reach = round(CORRELATION_S * self.rate_hz)
+        near = slice(max(0, self.last - reach), None) if is_end else slice(0, self.first + reach)
+        beyond = self.x[self.last + 1 :] if is_end else self.x[: self.first]
+        if not len(beyond) or float(np.abs(beyond).max()) < from_dbov(theta):
+            return self.last if is_end else self.first
+        x = self.x[near]
+        found = first_audible(LevelTrack(x[::-1] if is_end else x, self.rate_hz), threshold_dbov=theta)
+        if found is None:
+            return self.last if is_end else self.first
+        return max(self.last, len(self.x) - 1 - found.sample) if is_end else min(self.first, found.sample)
+
+    def model(
+        self, begin: int, end: int, *, at: int, beyond: bool = True
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The noise-free utterance at [origin + begin, origin + end), by the lag that holds at reference `at`.
 
-        The second is the reference with its level alone: what the filter does to a sharp edge is where they differ.
+        `beyond` its own edges as well, or only what is audible in itself. The second is the reference with its level alone: what the filter does to a sharp edge is where they differ.
         """
         shift = self.lag_at(at) + self.filter_delay
         whole = math.floor(shift)
         margin = len(self.filter) + round(0.004 * self.rate_hz)
         low, high = begin - whole - margin, end - whole + margin
         x = np.zeros(high - low)
-        inside = max(low, self.first), min(high, self.last + 1)
-        if inside[1] > inside[0]:
-            x[inside[0] - low : inside[1] - low] = self.x[inside[0] : inside[1]]
+        first = max(low, 0 if beyond else self.first)
+        stop = min(high, len(self.x) if beyond else self.last + 1)
+        if stop > first:
+            x[first - low : stop - low] = self.x[first:stop]
         size = sfft.next_fast_len(len(x) + len(self.filter), real=True)
         spectrum = sfft.rfft(x, size)
         spectrum *= np.exp(-2j * np.pi * np.arange(len(spectrum)) / size * (shift - whole))

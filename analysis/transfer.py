@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.audibility import LevelTrack, first_audible, threshold_shifts_ms
+from analysis.audibility import LevelTrack, Samples, first_audible, threshold_shifts_ms
 from analysis.audiofile import resample
-from analysis.edges import CODEC_MS, FLOOR_S, Boundary, K, find_boundary, rms_dbov
+from analysis.edges import CODEC_MS, FLOOR_S, UNCERTAIN_MS, Boundary, K, find_boundary, rms_dbov
 from analysis.errors import NotMeasurable
 from analysis.lags import STRETCH, Drift, LagTrack, track_widening
 from analysis.references import Reference
@@ -66,12 +66,12 @@ class Transfer:
 
 def transfer(
     reference: Reference,
-    recording: NDArray[np.floating],
+    recording: Samples,
     rate_hz: int,
     *,
     at_s: float,
     reach_s: float = REACH_S,
-    other: NDArray[np.floating] | None = None,
+    other: Samples | None = None,
     start_threshold_dbov: float | None = None,
     end_threshold_dbov: float | None = None,
 ) -> Transfer:
@@ -126,7 +126,7 @@ def transfer(
 
 
 def _tracked(
-    reference: Reference, recording: NDArray[np.floating], rate_hz: int, at_s: float, reach_s: float
+    reference: Reference, recording: Samples, rate_hz: int, at_s: float, reach_s: float
 ) -> tuple[LagTrack, int]:
     """The lag track, counted from a sample of the recording that is a whole number of seconds, and that sample."""
     rate = min(rate_hz, TRACK_RATE_HZ)
@@ -159,7 +159,7 @@ def _flags(path: SoundPath) -> tuple[str, ...]:
 
 
 def last_audible_blind(
-    recording: NDArray[np.floating],
+    recording: Samples,
     rate_hz: int,
     *,
     start_s: float,
@@ -210,6 +210,7 @@ def last_audible_blind(
         found.floor_dbov,
         shifts,
         "level",
+        ("uncertain",) if unsure > UNCERTAIN_MS else (),
     )
 
 
