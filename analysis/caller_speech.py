@@ -1,0 +1,178 @@
+"""The caller's channel in, the utterances on it out: known ones by label transfer, others by level, pauses joined.
+
+Source: the design's `speech_stop` on a recording. A pause inside an utterance does not end it: of a known one the
+reference says so; speech that nobody knows goes on where the agent has not begun to speak in its pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.audibility import LevelTrack
+from analysis.echo import without_echo
+from analysis.errors import NotMeasurable
+from analysis.references import Occurrence, Reference
+from analysis.stretches import Stretch, find_stretches
+from analysis.tape import Channel
+from analysis.transfer import Boundary, last_audible_blind, transfer
+
+__all__ = ["UNKNOWN", "Utterance", "said_by_caller"]
+
+UNKNOWN = "unknown_utterance"
+PAUSE_S = 2.0  # that speech which nobody knows may hold
+OVER_S = 0.7  # the same while the agent speaks: longer, and the caller has given way
+REACTION_S = 0.4  # who speaks on so soon after the agent began does not answer it
+PARTS_S = 10.0  # that may part two pieces of one known utterance
+EDGE_S = 0.3  # by which the level may see speech beyond the edges of a known utterance
+BLIND_AFTER_S = 0.1
+SHORT_S = 0.2  # what is shorter and unknown is no utterance
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """One utterance on the tape.
+
+    `first` and `last` (samples) say where it lies among others; `start` and `stop` are its boundaries, None where
+    `reason` says why `stop` is not to be had.
+    """
+
+    first: int
+    last: int
+    start: Boundary | None
+    stop: Boundary | None
+    reference: Reference | None
+    flags: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+def said_by_caller(
+    caller: Channel,
+    agent: Channel,
+    caller_track: LevelTrack,
+    agent_track: LevelTrack,
+    found: Sequence[Occurrence],
+    heard: Sequence[Stretch],
+    *,
+    marked: bool,
+) -> list[Utterance]:
+    """All utterances of the caller, in order of time.
+
+    Parameters
+    ----------
+    caller, agent : Channel
+    caller_track, agent_track : LevelTrack
+        Of the same channels.
+    found : sequence of Occurrence
+        The references that were recognised on the caller's channel.
+    heard : sequence of Stretch
+        The agent's sounds: what begins in a pause of the caller's ends an utterance that nobody knows.
+    marked : bool
+        Whether there are references, so that what none of them explains is worth a flag.
+    """
+    rate_hz = caller_track.rate_hz
+    known = [_known(pieces, caller, agent, rate_hz) for pieces in _whole(found)]
+    stretches = [s for s in find_stretches(without_echo(agent_track, caller_track)) if s.speech_first is not None]
+    unknown = _unknown(stretches, known, caller, heard, rate_hz, marked=marked)
+    return sorted([*known, *unknown], key=lambda u: u.first)
+
+
+def _whole(found: Sequence[Occurrence]) -> list[tuple[Occurrence, Occurrence]]:
+    """First and last piece of each utterance: a long pause may have parted it."""
+    pairs: list[tuple[Occurrence, Occurrence]] = []
+    for occurrence in found:
+        if pairs:
+            first, last = pairs[-1]
+            follows = occurrence.reference is last.reference and occurrence.start_s - last.end_s < PARTS_S
+            if follows and last.cut_end_s > 0 and occurrence.cut_start_s > 0:
+                pairs[-1] = first, occurrence
+                continue
+        pairs.append((occurrence, occurrence))
+    return pairs
+
+
+def _known(pieces: tuple[Occurrence, Occurrence], caller: Channel, agent: Channel, rate_hz: int) -> Utterance:
+    first, last = pieces
+    reference = last.reference
+    begin, end = round(first.start_s * rate_hz), round(last.end_s * rate_hz)
+    try:
+        ended = transfer(reference, caller, rate_hz, at_s=last.lag_s, other=agent)
+        begun = ended if first is last else transfer(reference, caller, rate_hz, at_s=first.lag_s, other=agent)
+    except NotMeasurable as exc:
+        return Utterance(begin, end, None, None, reference, (), exc.reason)
+    start, stop = begun.start, ended.end
+    return Utterance(
+        begin if start is None else start.sample,
+        end if stop is None else stop.sample,
+        start,
+        stop,
+        reference,
+        ended.flags if stop is None else stop.flags,
+        None if stop is not None else ended.reasons.get("end", "not_found"),
+    )
+
+
+def _unknown(
+    stretches: Sequence[Stretch],
+    known: Sequence[Utterance],
+    caller: Channel,
+    heard: Sequence[Stretch],
+    rate_hz: int,
+    *,
+    marked: bool,
+) -> list[Utterance]:
+    """Speech that no reference explains."""
+    edge = round(EDGE_S * rate_hz)
+    left = [s for s in stretches if not any(_touch(s, u, edge) for u in known)]
+    if not left:
+        return []
+    agents = [s for s in heard if s.speech_first is not None and s.content]
+    groups: list[list[Stretch]] = []
+    for stretch in left:
+        if groups and _goes_on(groups[-1], stretch, agents, known, rate_hz):
+            groups[-1].append(stretch)
+        else:
+            groups.append([stretch])
+    kept = [g for g in groups if g[-1].last - g[0].first >= SHORT_S * rate_hz]
+    return [_blind(group, caller, rate_hz, marked=marked) for group in kept]
+
+
+def _touch(stretch: Stretch, utterance: Utterance, edge: int) -> bool:
+    return stretch.first < utterance.last + edge and utterance.first - edge < stretch.last
+
+
+def _goes_on(
+    group: Sequence[Stretch], after: Stretch, agents: Sequence[Stretch], known: Sequence[Utterance], rate_hz: int
+) -> bool:
+    """Whether a stretch goes on with an utterance: after a short pause, in which nobody else has the turn."""
+    begun, ended = group[0].first, group[-1].last
+    pause = after.first - ended
+    if pause > PAUSE_S * rate_hz or any(ended < u.first < after.first for u in known):
+        return False
+    for stretch in agents:
+        first, last = _speech_first(stretch), stretch.last
+        # one that spoke before the caller did is interrupted, and has no turn to take
+        if first < begun or last <= ended or first >= after.first - REACTION_S * rate_hz:
+            continue
+        if first > ended or last < after.first or pause > OVER_S * rate_hz:
+            return False
+    return True
+
+
+def _speech_first(stretch: Stretch) -> int:
+    assert stretch.speech_first is not None
+    return stretch.speech_first
+
+
+def _blind(group: Sequence[Stretch], caller: Channel, rate_hz: int, *, marked: bool) -> Utterance:
+    first, last = group[0], group[-1]
+    flags = (UNKNOWN,) if marked else ()
+    start = first.speech or first.start
+    begin = first.first if start is None else start.sample
+    try:
+        stop = last_audible_blind(
+            caller, rate_hz, start_s=last.first / rate_hz, stop_s=last.last / rate_hz + BLIND_AFTER_S
+        )
+    except NotMeasurable as exc:
+        return Utterance(begin, last.last, start, None, None, flags, exc.reason)
+    return Utterance(begin, stop.sample, start, stop, None, (*flags, *stop.flags))
