@@ -163,9 +163,9 @@ class _Edge:
         sounds = other is not None and rms_dbov(np.asarray(other[near])) >= OTHER_DBOV
         floor = -math.inf if self.floor_dbov is None else self.floor_dbov
         self.noise = from_dbov(max(-100.0, floor)) ** 2
-        beyond = _mean_square(self.heard[self.nominal + self._samples(SMEAR_MS) :], self._samples(5.0))
+        afterwards = _mean_square(self.heard[self.nominal + self._samples(SMEAR_MS) :], self._samples(5.0))
         # the other party may be heard here: where it is not just after, it was not just before
-        beyond_sounds = float(beyond.max()) >= from_dbov(self.theta) ** 2 / 2
+        beyond_sounds = float(afterwards.max()) >= from_dbov(self.theta) ** 2 / 2
         self.other_sounds = sounds and beyond_sounds
         # what may be a codec's work rather than a room's is one where it goes on to sound
         self.in_room = path.room and (path.response.after > SURE_ROOM * path.response.before or beyond_sounds)

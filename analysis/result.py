@@ -190,6 +190,7 @@ class Result:
     turns: tuple[Turn, ...]
     summary: Mapping[str, Any]
     rig: Mapping[str, Any] | None = None
+    recording: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The document as plain JSON values, rounded.
@@ -221,6 +222,8 @@ class Result:
         }
         if self.rig is not None:
             document["rig"] = self.rig
+        if self.recording is not None:
+            document["recording"] = self.recording
         plain = _plain(document, "")
         assert isinstance(plain, dict)
         return plain
@@ -246,13 +249,14 @@ class Result:
         turns = top.get("turns")
         if not isinstance(turns, list):
             raise _wrong("turns", "a list", turns)
-        rig = top.get("rig")
+        rig, recording = top.get("rig"), top.get("recording")
         return cls(
             source=_source(_mapping(top.get("source"), "source")),
             boundaries=_boundaries(_mapping(top.get("boundaries"), "boundaries")),
             turns=tuple(_turn(turn, f"turns[{i}]") for i, turn in enumerate(turns)),
             summary=_mapping(top.get("summary"), "summary"),
             rig=None if rig is None else _mapping(rig, "rig"),
+            recording=None if recording is None else _mapping(recording, "recording"),
         )
 
 

@@ -137,7 +137,8 @@ class SoundPath:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The noise-free utterance at [origin + begin, origin + end), by the lag that holds at reference `at`.
 
-        `beyond` its own edges as well, or only what is audible in itself. The second is the reference with its level alone: what the filter does to a sharp edge is where they differ.
+        `beyond` its own edges as well, or only what is audible in itself. The second is the reference with its level
+        alone: what the filter does to a sharp edge is where they differ.
         """
         shift = self.lag_at(at) + self.filter_delay
         whole = math.floor(shift)

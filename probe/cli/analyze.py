@@ -1,12 +1,17 @@
-"""`analyze` and `replay`: work recorded sessions out again, under any playout policy."""
+"""`analyze` and `replay`: work recordings and recorded sessions out, sessions under any playout policy."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from analysis.errors import UsageError
+from analysis.recording import TIMEOUT_S, analyze_tape, together
+from analysis.references import Reference, load_reference
+from analysis.tape import LAYOUTS, open_pair, open_tape
 from probe.cli.common import (
     JsonOption,
     OutputDelayOption,
@@ -15,24 +20,105 @@ from probe.cli.common import (
     policy_list,
     print_result,
     read_and_derive,
+    warn,
 )
 
 __all__ = ["analyze", "replay"]
+
+MAX_TIMEOUT_S = 600.0
+SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aif", ".aiff", ".au")
 
 Sessions = Annotated[list[Path], typer.Argument(metavar="SESSION...", help="Session folders.")]
 
 
 def analyze(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Session folders.")],
+    paths: Annotated[
+        list[Path] | None, typer.Argument(metavar="PATH...", help="Session folders, or recordings of calls.")
+    ] = None,
+    pair: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option("--pair", metavar="CALLER AGENT", help="Two mono recordings that began at the same moment."),
+    ] = None,
+    caller_channel: Annotated[
+        int | None, typer.Option("--caller-channel", metavar="N", help="The caller's channel of a recording, from 0.")
+    ] = None,
+    agent_channel: Annotated[
+        int | None, typer.Option("--agent-channel", metavar="N", help="The agent's channel of a recording, from 0.")
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option("--layout", metavar="L", help=f"Whose recording it is: {', '.join(LAYOUTS)}.")
+    ] = None,
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option("--reference", metavar="WAV", help="What the caller may have said; repeatable, or a folder."),
+    ] = None,
+    reply: Annotated[
+        list[Path] | None,
+        typer.Option("--reply", metavar="WAV", help="What the agent may have said; repeatable, or a folder."),
+    ] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", metavar="S", help="A recording's: later than this is no reply.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Work sessions out from what was recorded, under the playout that they were made with.
+    """Work sessions or recordings of calls out from what was recorded.
 
-    A session that was cut off is worked out as far as it goes.
+    A session that was cut off is worked out as far as it goes, under the playout that it was made with. A recording
+    needs a channel for each party, and is the more exact the more of the caller's sentences --reference gives.
 
-    Example: latency-probe analyze demo --json
+    Example: latency-probe analyze call.wav --layout twilio --reference utterances/
     """
-    return print_result(read_and_derive(paths, None, None)[0].result, as_json=as_json)
+    paths = paths or []
+    recordings = pair is not None or any(path.is_file() for path in paths)
+    options = (caller_channel, agent_channel, layout, reference, reply, timeout_s)
+    if not recordings:
+        if not paths:
+            raise UsageError(
+                "nothing to analyze", next_step="give a session folder, a recording, or --pair CALLER AGENT"
+            )
+        if any(option is not None for option in options):
+            raise UsageError("channels, references and --timeout are of recordings", next_step="give a sound file")
+        return print_result(read_and_derive(paths, None, None)[0].result, as_json=as_json)
+    if pair is not None and (paths or caller_channel is not None or agent_channel is not None or layout is not None):
+        raise UsageError("--pair stands alone: its files say whose they are", next_step="leave out the rest")
+    folders = [path for path in paths if path.is_dir()]
+    if folders:
+        raise UsageError(f"{folders[0]}: a session beside recordings", next_step="analyze them one after the other")
+    timeout = TIMEOUT_S if timeout_s is None else timeout_s
+    if not 0 < timeout <= MAX_TIMEOUT_S:
+        raise UsageError(f"--timeout {timeout:g}", next_step=f"give seconds up to {MAX_TIMEOUT_S:g}")
+    known, replies = (_sounds(each or []) for each in (reference, reply))
+    results = []
+    for number in range(1 if pair is not None else len(paths)):
+        tape = open_tape(paths[number]) if pair is None else open_pair(*pair)
+        channels = (caller_channel, agent_channel) if pair is None else (0, 1)
+        results.append(
+            analyze_tape(
+                tape,
+                known,
+                replies,
+                caller_channel=channels[0],
+                agent_channel=channels[1],
+                layout=layout,
+                timeout_s=timeout,
+                call=number,
+            )
+        )
+    for result in results:
+        for warning in (result.recording or {}).get("warnings", ()):
+            warn(f"warning: {warning}")
+    return print_result(together(results), as_json=as_json)
+
+
+def _sounds(paths: Sequence[Path]) -> list[Reference]:
+    """The sound files that were named, or lie in folders that were."""
+    files: list[Path] = []
+    for path in paths:
+        inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SOUND_SUFFIXES) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"{path}: no sound file in it", next_step=f"give {', '.join(SOUND_SUFFIXES)}")
+        files += inside
+    return [load_reference(path) for path in dict.fromkeys(files)]
 
 
 def replay(
