@@ -6,13 +6,16 @@ reference says so; speech that nobody knows goes on where the agent has not begu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.audibility import LevelTrack
 from analysis.echo import without_echo
+from analysis.edges import UNCERTAIN_MS
 from analysis.errors import NotMeasurable
 from analysis.references import Occurrence, Reference
+from analysis.reverberation import WITHIN_MS, direct_end, in_room
 from analysis.stretches import Stretch, find_stretches
 from analysis.tape import Channel
 from analysis.transfer import Boundary, last_audible_blind, transfer
@@ -26,6 +29,7 @@ REACTION_S = 0.4  # who speaks on so soon after the agent began does not answer 
 PARTS_S = 10.0  # that may part two pieces of one known utterance
 EDGE_S = 0.3  # by which the level may see speech beyond the edges of a known utterance
 BLIND_AFTER_S = 0.1
+LEVEL_MS = 10.0  # ± of an end by level alone in a dry recording: a breath, a smack
 SHORT_S = 0.2  # what is shorter and unknown is no utterance
 
 
@@ -73,7 +77,7 @@ def said_by_caller(
     rate_hz = caller_track.rate_hz
     known = [_known(pieces, caller, agent, rate_hz) for pieces in _whole(found)]
     stretches = [s for s in find_stretches(without_echo(agent_track, caller_track)) if s.speech_first is not None]
-    unknown = _unknown(stretches, known, caller, heard, rate_hz, marked=marked)
+    unknown = _unknown(stretches, known, caller, caller_track, heard, marked=marked)
     return sorted([*known, *unknown], key=lambda u: u.first)
 
 
@@ -116,12 +120,13 @@ def _unknown(
     stretches: Sequence[Stretch],
     known: Sequence[Utterance],
     caller: Channel,
+    track: LevelTrack,
     heard: Sequence[Stretch],
-    rate_hz: int,
     *,
     marked: bool,
 ) -> list[Utterance]:
     """Speech that no reference explains."""
+    rate_hz = track.rate_hz
     edge = round(EDGE_S * rate_hz)
     left = [s for s in stretches if not any(_touch(s, u, edge) for u in known)]
     if not left:
@@ -134,7 +139,8 @@ def _unknown(
         else:
             groups.append([stretch])
     kept = [g for g in groups if g[-1].last - g[0].first >= SHORT_S * rate_hz]
-    return [_blind(group, caller, rate_hz, marked=marked) for group in kept]
+    reverberant = in_room(track, stretches)
+    return [_blind(group, caller, track, marked=marked, reverberant=reverberant) for group in kept]
 
 
 def _touch(stretch: Stretch, utterance: Utterance, edge: int) -> bool:
@@ -164,15 +170,32 @@ def _speech_first(stretch: Stretch) -> int:
     return stretch.speech_first
 
 
-def _blind(group: Sequence[Stretch], caller: Channel, rate_hz: int, *, marked: bool) -> Utterance:
+def _blind(
+    group: Sequence[Stretch], caller: Channel, track: LevelTrack, *, marked: bool, reverberant: bool
+) -> Utterance:
     first, last = group[0], group[-1]
     flags = (UNKNOWN,) if marked else ()
     start = first.speech or first.start
     begin = first.first if start is None else start.sample
     try:
-        stop = last_audible_blind(
-            caller, rate_hz, start_s=last.first / rate_hz, stop_s=last.last / rate_hz + BLIND_AFTER_S
-        )
+        stop = _end_by_level(last, caller, track, reverberant=reverberant)
     except NotMeasurable as exc:
         return Utterance(begin, last.last, start, None, None, flags, exc.reason)
     return Utterance(begin, stop.sample, start, stop, None, (*flags, *stop.flags))
+
+
+def _end_by_level(stretch: Stretch, caller: Channel, track: LevelTrack, *, reverberant: bool) -> Boundary:
+    """The end of speech that nobody knows: of its level in a dry recording, before it has fallen in a room."""
+    rate_hz, end = track.rate_hz, stretch.end
+    if end is None:
+        return last_audible_blind(
+            caller, rate_hz, start_s=stretch.first / rate_hz, stop_s=stretch.last / rate_hz + BLIND_AFTER_S
+        )
+    parts, flags, sample = {**end.parts_ms, "level": LEVEL_MS}, end.flags, end.sample
+    if reverberant:
+        sample = direct_end(track, stretch)
+        parts, flags = {"room": WITHIN_MS}, ("room", "uncertain")
+    uncertainty_ms = math.hypot(*parts.values())
+    if uncertainty_ms > UNCERTAIN_MS and "uncertain" not in flags:
+        flags = (*flags, "uncertain")
+    return replace(end, sample=sample, parts_ms=parts, uncertainty_ms=uncertainty_ms, flags=flags)

@@ -38,7 +38,7 @@ GATE_DB = 6.0  # what is left over counts as the codec's where it stands this fa
 SURE_ROOM = 12.0  # energy after the direct sound over that before it
 SMEAR_MS = 25.0  # how long a codec may ring
 LONG_SMEAR_MS = 60.0  # beyond what a codec may do, and still not another sound
-ADDED_DB = 7.0
+ADDED_DB, SURE_SIGMA = 7.0, 2.0  # over the noise, and of it over θ, for added sound to be no noise
 DISPUTED_MS = 16.0
 CLEAR_DB = 20.0  # noise this far under θ hides nothing
 NOISY_DB = 20.0
@@ -170,7 +170,7 @@ class _Edge:
         # what may be a codec's work rather than a room's is one where it goes on to sound
         self.in_room = path.room and (path.response.after > SURE_ROOM * path.response.before or beyond_sounds)
         self.flags: list[str] = []
-        self.spread_ms = 0.0
+        self.spread_ms = self.noise_ms = 0.0
         self.model_track = self._track(self.model)
         self.by_model = self._last(self.model_track, self.theta)
         self.found: int | None = None
@@ -255,13 +255,18 @@ class _Edge:
         self.found = sorted(grids)[1]
 
     def _without_noise(self, by_model: int) -> None:
-        """What the recording adds after the model's end counts unless it is one sample of the noise."""
+        """What the recording adds after the model's end counts unless noise may have made it."""
         if self.found is None or self.found <= by_model:
             return
         added = self.heard[by_model + 1 : self.found + 1]
+        believed = self.found
         if float(np.mean(added**2)) < self.noise * 10 ** (ADDED_DB / 10):
             self._believe(np.concatenate([self.rebuilt[: by_model + 1], self.model[by_model + 1 :]]))
             self.found = by_model if self.found is None else self.found
+            return
+        sure = np.flatnonzero(np.abs(added) >= from_dbov(self.theta) + SURE_SIGMA * math.sqrt(self.noise))
+        self.found = by_model + 1 + int(sure[-1]) if len(sure) else by_model
+        self.noise_ms = samples_to_ms(believed - self.found, self.rate_hz)
 
     def boundary(self, flags: tuple[str, ...]) -> Boundary:
         """The edge, with its bounds.
@@ -339,6 +344,7 @@ class _Edge:
             "detection": max(
                 hidden,
                 self.spread_ms,
+                self.noise_ms,
                 self._moves_ms(found),
                 self._disputed_ms(found, by_model),
                 self._filtered_ms(by_model),

@@ -16,7 +16,7 @@ from analysis.result import ANSWERED, NO_REPLY, NOT_MEASURABLE, OVERLAPPED, PREM
 __all__ = ["Heard", "Paired", "Said", "pair_recorded"]
 
 BACKCHANNEL_S = 0.4  # speech shorter than this that is over before the caller is no reply
-GOES_ON_S = 0.4  # and after which nothing more is said for so long: else it begins a reply
+GOES_ON_S = 0.4  # what is said within this of what was said before goes on with it
 IDLE_S = 2.0  # an agent that was silent for so long, unanswered, prompts
 TOUCH_S = 0.03  # an overlap shorter than this is a matter of where edges are put
 
@@ -82,13 +82,9 @@ def _pair_one(
     turn: Said, following: int | None, heard: Sequence[Heard], rate_hz: int, frames: int, timeout_s: float
 ) -> Paired:
     touch = int(TOUCH_S * rate_hz)
-    over = [
-        i
-        for i, h in enumerate(heard)
-        if h.start is not None and h.start < turn.start - touch and h.end > turn.start + touch
-    ]
-    if over:
-        yielded = over[-1] if heard[over[-1]].end <= turn.stop else None
+    over = _spoken_over(turn, heard, touch, rate_hz)
+    if over is not None:
+        yielded = over if heard[over].end <= turn.stop else None
         reason = "not_yielded" if yielded is None else "agent_still_audible"
         return Paired(OVERLAPPED, reason, yielded=yielded)
     until = frames if following is None else following
@@ -117,6 +113,20 @@ def _pair_one(
         flags.append("idle_prompt")
     anything = reply if outcome == PREMATURE else _first_of_anything(turn, heard, reply)
     return Paired(outcome, None, reply, content, anything, None, tuple(flags))
+
+
+def _spoken_over(turn: Said, heard: Sequence[Heard], touch: int, rate_hz: int) -> int | None:
+    """The last piece of what the agent was saying when the caller began; it may have paused just then."""
+    over, begun, ended = None, 0, None
+    for i, sound in enumerate(heard):
+        if sound.start is None or sound.start >= turn.stop:
+            continue
+        if ended is None or sound.start - ended >= GOES_ON_S * rate_hz:
+            begun = sound.start
+        ended = sound.end
+        if begun < turn.start - touch and ended > turn.start + touch:
+            over = i
+    return over
 
 
 def _start(sound: Heard) -> int:

@@ -21,8 +21,9 @@ from analysis.recorded_turns import Heard, Paired, Said, pair_recorded
 from analysis.references import Occurrence, Reference, find_references, load_reference
 from analysis.result import ANSWERED, NOT_MEASURABLE, PREMATURE, Boundaries, Result, Source, Turn
 from analysis.result import Boundary as ResultBoundary
+from analysis.reverberation import direct_end, in_room
 from analysis.statistics import summarize
-from analysis.stretches import Stretch, find_stretches
+from analysis.stretches import CONTENT_MS, Stretch, find_stretches
 from analysis.tape import Tape, open_tape
 from analysis.tape_roles import Sightings, find_roles, look_at
 from analysis.transfer import Boundary
@@ -103,7 +104,7 @@ def analyze_tape(
         raise NotMeasurable("no_speech", f"{tape.name}: nobody speaks on the caller's channel ({caller_number})")
     pairs = pair_recorded(
         [Said(u.first, u.last) for u in said],
-        [_heard(stretch) for stretch in heard],
+        _heard(agent_track, heard),
         rate_hz=tape.rate_hz,
         frames=len(caller),
         timeout_s=timeout_s,
@@ -139,20 +140,28 @@ def together(results: Sequence[Result]) -> Result:
     return Result(source, first.boundaries, turns, summarize(turns), recording=about)
 
 
-def _heard(stretch: Stretch) -> Heard:
-    first = stretch.first if stretch.start is None else stretch.start.sample
-    last = stretch.last if stretch.end is None else stretch.end.sample
-    speech = stretch.speech_first if stretch.speech is None else stretch.speech.sample
-    return Heard(first, speech, speech if stretch.content else None, last)
+def _heard(track: LevelTrack, stretches: Sequence[Stretch]) -> list[Heard]:
+    """Stretches as they are paired: in a room each until its voice ended, since it sounds on for long."""
+    reverberant = in_room(track, stretches)
+    heard = []
+    for stretch in stretches:
+        first = stretch.first if stretch.start is None else stretch.start.sample
+        last = stretch.last if stretch.end is None else stretch.end.sample
+        last = direct_end(track, stretch) if reverberant else last
+        speech = stretch.speech_first if stretch.speech is None else stretch.speech.sample
+        sustained = speech is not None and samples_to_ms(last - speech, track.rate_hz) >= CONTENT_MS
+        heard.append(Heard(first, speech, speech if sustained else None, last))
+    return heard
 
 
 def _greeting(first: Utterance, heard: Sequence[Stretch], rate_hz: int) -> dict[str, float] | None:
     """What the agent said before anybody else did."""
-    own = [h for h in map(_heard, heard) if h.start is not None and h.start < first.first]
+    own = [h for h in heard if h.speech_first is not None and h.speech_first < first.first]
     if not own:
         return None
-    assert own[0].start is not None
-    return {"start_s": own[0].start / rate_hz, "end_s": max(h.end for h in own) / rate_hz}
+    begin = own[0].speech_first if own[0].speech is None else own[0].speech.sample
+    assert begin is not None
+    return {"start_s": begin / rate_hz, "end_s": max(h.last if h.end is None else h.end.sample for h in own) / rate_hz}
 
 
 class _Replies:
@@ -205,6 +214,9 @@ def _turn(
         else:
             flags += onset.flags
             fields |= _measured(utterance.stop, onset, paired, heard)
+            if abs(fields["latency_ms"]) <= fields["uncertainty_ms"] and "uncertain" in utterance.flags:
+                # it may have begun before the caller's end or after
+                fields |= {"outcome": NOT_MEASURABLE, "reason": "end_uncertain", "latency_ms": None}
     return Turn(**fields, flags=tuple(dict.fromkeys(flags)))
 
 
