@@ -28,6 +28,7 @@ __all__ = [
     "Samples",
     "audible_runs",
     "first_audible",
+    "floor_before",
     "last_audible",
     "threshold_shifts_ms",
 ]
@@ -96,6 +97,8 @@ class LevelTrack:
         not existing for the noise floor.
     silent_before, silent_after : int
         Samples of digital silence next to `x` that are not in it, but do exist for the noise floor.
+    floors : bool
+        False where θ is always given: then there is no floor to ask for.
 
     Raises
     ------
@@ -111,6 +114,7 @@ class LevelTrack:
         present: NDArray[np.bool_] | None = None,
         silent_before: int = 0,
         silent_after: int = 0,
+        floors: bool = True,
     ) -> None:
         if x.ndim != 1:
             raise ValueError(f"x must be one-dimensional, got shape {x.shape}")
@@ -125,6 +129,7 @@ class LevelTrack:
         self._frame = self._at(FRAME_MS)
         # a signal that ends is followed by silence: windows may reach past its end
         self.hops = 1 + (self.n - 1) * 1000 // rate_hz if self.n else 0
+        self._with_floors = floors
         self._measure()
 
     def _measure(self) -> None:
@@ -143,7 +148,8 @@ class LevelTrack:
             whole = count if last else min(count, (at + len(held) - self._frame) * 1000 // self.rate_hz - first)
             position = self._at(np.arange(first + done, first + whole)) - at
             windows[done:whole] = energy[position + self._window] - energy[position]
-            frames[done:whole] = energy[position + self._frame] - energy[position]
+            if self._with_floors:
+                frames[done:whole] = energy[position + self._frame] - energy[position]
             if self._present is not None:
                 absent = np.concatenate([absent, ~self._present[begin : begin + BLOCK], np.zeros(len(held), np.bool_)])
                 number = np.concatenate(([0], np.cumsum(absent[: len(held)])))
@@ -152,6 +158,8 @@ class LevelTrack:
             held, absent, at, done = held[kept:], absent[kept : len(held)], at + kept, whole
         # rounding may leave −1e−18
         self.mean_square = np.maximum(windows[FRAME_MS:], 0.0) / self._window
+        if not self._with_floors:
+            return
         start = self._at(np.arange(first, first + count))
         exists &= (start >= self._exists[0]) & (start + self._frame <= self._exists[1])
         # frames beyond both ends are silent, if they exist
@@ -188,14 +196,18 @@ class LevelTrack:
             hop -= 1
         return hop
 
-    def _frames_of(self, hops: NDArray[np.int64], k: int, *, after: bool) -> NDArray[np.float64]:
-        """Mean square of frame `k` (from the hop outwards) of each of `hops`, infinite where it does not exist."""
-        first = SPAN_MS + FRAME_MS if after else SPAN_MS
-        return np.asarray(self._frames[hops + (first + k * FRAME_MS if after else first - k * FRAME_MS)])
+    def _frames_of(self, hops: NDArray[np.int64], begin: int, stop: int, *, after: bool) -> NDArray[np.float64]:
+        """Mean square of frames `begin` to before `stop` (from the hop outwards), a row for each of `hops`.
+
+        Infinite where a frame does not exist.
+        """
+        steps = np.arange(begin, stop) * FRAME_MS
+        places = SPAN_MS + FRAME_MS + steps if after else SPAN_MS - steps
+        return np.asarray(self._frames[hops[:, None] + places[None, :]])
 
     def floors(self, hops: NDArray[np.int64], *, after: bool = False) -> NDArray[np.float64]:
         """F as RMS (full scale 1.0) in the 2 s before (or after) each of `hops`; NaN where under 200 ms exist."""
-        mean = np.stack([self._frames_of(hops, k, after=after) for k in range(SPAN_MS // FRAME_MS)], axis=1)
+        mean = self._frames_of(hops, 0, SPAN_MS // FRAME_MS, after=after)
         count = np.isfinite(mean).sum(axis=1)
         lowest = np.sort(np.partition(mean, FLOOR_FRAMES - 1, axis=1)[:, :FLOOR_FRAMES], axis=1)
         value = np.sqrt(lowest[np.arange(len(hops)), _floor_rank(count)])
@@ -211,10 +223,9 @@ class LevelTrack:
         least = self.mean_square[hops] * (10 ** (-MARGIN_DB / 10) * (1 + 1e-12))
         below, count = np.zeros(len(hops), np.int64), np.zeros(len(hops), np.int64)
         for begin in range(0, SPAN_MS // FRAME_MS, FLOOR_FRAMES):
-            for k in range(begin, begin + FLOOR_FRAMES):
-                frame = self._frames_of(hops, k, after=after)
-                below += frame <= least
-                count += frame < np.inf
+            frames = self._frames_of(hops, begin, begin + FLOOR_FRAMES, after=after)
+            below += (frames <= least[:, None]).sum(axis=1)
+            count += (frames < np.inf).sum(axis=1)
             enough = below >= FLOOR_FRAMES
             cleared[open_[enough]] = True
             hops, least, below, count, open_ = (a[~enough] for a in (hops, least, below, count, open_))
@@ -269,6 +280,26 @@ class LevelTrack:
         window = np.abs(self.samples(start, start + self._window))
         above = np.flatnonzero(window >= from_dbov(threshold_dbov))
         return start + int(above[0] if len(above) else len(window) - 1)
+
+
+def floor_before(x: Samples, rate_hz: int, sample: int) -> float | None:
+    """F as RMS in the 2 s before a sample, as `LevelTrack.floors` has it at the first hop from there on.
+
+    None where under 200 ms exist. For one place this is a hundredth of the work of a track.
+    """
+    hop = -(-sample * 1000 // rate_hz)
+    while hop > 0 and (hop - 1) * rate_hz + 500 >= 1000 * sample:
+        hop -= 1
+    hop += (hop * rate_hz + 500) // 1000 < sample
+    size = (FRAME_MS * rate_hz + 500) // 1000
+    starts = ((hop - SPAN_MS + FRAME_MS * np.arange(SPAN_MS // FRAME_MS)) * rate_hz + 500) // 1000
+    starts = starts[(starts >= 0) & (starts + size <= len(x))]
+    if len(starts) * FRAME_MS < SPAN_MIN_MS:
+        return None
+    first = int(starts[0])
+    energy = np.concatenate(([0.0], np.cumsum(np.square(x[first : int(starts[-1]) + size], dtype=np.float64))))
+    power = np.sort(np.maximum(energy[starts - first + size] - energy[starts - first], 0.0))
+    return math.sqrt(float(power[_floor_rank(np.array([len(power)]))[0]]) / size)
 
 
 def _floor_rank(count: NDArray[np.int64]) -> NDArray[np.int64]:

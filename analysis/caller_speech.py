@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from analysis.audibility import LevelTrack
+from analysis.audibility import LevelTrack, audible_runs
 from analysis.echo import without_echo
 from analysis.edges import UNCERTAIN_MS
 from analysis.errors import NotMeasurable
@@ -76,8 +76,7 @@ def said_by_caller(
     """
     rate_hz = caller_track.rate_hz
     known = [_known(pieces, caller, agent, rate_hz) for pieces in _whole(found)]
-    stretches = [s for s in find_stretches(without_echo(agent_track, caller_track)) if s.speech_first is not None]
-    unknown = _unknown(stretches, known, caller, caller_track, heard, marked=marked)
+    unknown = _unknown(without_echo(agent_track, caller_track), known, caller, heard, marked=marked)
     return sorted([*known, *unknown], key=lambda u: u.first)
 
 
@@ -100,7 +99,7 @@ def _known(pieces: tuple[Occurrence, Occurrence], caller: Channel, agent: Channe
     reference = last.reference
     begin, end = round(first.start_s * rate_hz), round(last.end_s * rate_hz)
     try:
-        ended = transfer(reference, caller, rate_hz, at_s=last.lag_s, other=agent)
+        ended = transfer(reference, caller, rate_hz, at_s=last.lag_s, other=agent, seen=last)
         begun = ended if first is last else transfer(reference, caller, rate_hz, at_s=first.lag_s, other=agent)
     except NotMeasurable as exc:
         return Utterance(begin, end, None, None, reference, (), exc.reason)
@@ -117,20 +116,15 @@ def _known(pieces: tuple[Occurrence, Occurrence], caller: Channel, agent: Channe
 
 
 def _unknown(
-    stretches: Sequence[Stretch],
-    known: Sequence[Utterance],
-    caller: Channel,
-    track: LevelTrack,
-    heard: Sequence[Stretch],
-    *,
-    marked: bool,
+    track: LevelTrack, known: Sequence[Utterance], caller: Channel, heard: Sequence[Stretch], *, marked: bool
 ) -> list[Utterance]:
     """Speech that no reference explains."""
     rate_hz = track.rate_hz
     edge = round(EDGE_S * rate_hz)
-    left = [s for s in stretches if not any(_touch(s, u, edge) for u in known)]
-    if not left:
+    if all(any(_touch(run.start, run.end, u, edge) for u in known) for run in audible_runs(track)):
         return []
+    stretches = [s for s in find_stretches(track) if s.speech_first is not None]
+    left = [s for s in stretches if not any(_touch(s.first, s.last, u, edge) for u in known)]
     agents = [s for s in heard if s.speech_first is not None and s.content]
     groups: list[list[Stretch]] = []
     for stretch in left:
@@ -143,8 +137,8 @@ def _unknown(
     return [_blind(group, caller, track, marked=marked, reverberant=reverberant) for group in kept]
 
 
-def _touch(stretch: Stretch, utterance: Utterance, edge: int) -> bool:
-    return stretch.first < utterance.last + edge and utterance.first - edge < stretch.last
+def _touch(first: int, last: int, utterance: Utterance, edge: int) -> bool:
+    return first < utterance.last + edge and utterance.first - edge < last
 
 
 def _goes_on(

@@ -22,6 +22,7 @@ from analysis.audibility import (
     LevelTrack,
     Samples,
     first_audible,
+    floor_before,
     threshold_shifts_ms,
 )
 from analysis.errors import NotMeasurable
@@ -198,7 +199,7 @@ class _Edge:
         return x if self.is_end else x[::-1]
 
     def _track(self, x: NDArray[np.float64]) -> LevelTrack:
-        return LevelTrack(x[::-1], self.rate_hz)
+        return LevelTrack(x[::-1], self.rate_hz, floors=False)
 
     def _last(self, track: LevelTrack, theta: float) -> int | None:
         found = first_audible(track, threshold_dbov=theta)
@@ -216,10 +217,9 @@ class _Edge:
         if high <= low:
             return None
         x = np.asarray(path.recording[low:high])
-        track = LevelTrack(x[::-1] if self.is_end else x, self.rate_hz)
         sample = high - 1 - at if self.is_end else at - low
-        floor = track.floors(np.array([track.hop_of_sample(max(0, sample))]))[0]
-        return None if math.isnan(floor) else dbov(float(floor))
+        floor = floor_before(x[::-1] if self.is_end else x, self.rate_hz, max(0, sample))
+        return None if floor is None else dbov(floor)
 
     def _rebuild(self, by_model: int) -> None:
         """The noise-free signal as it lies in the recording, and its last audible sample."""

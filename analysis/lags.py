@@ -10,7 +10,7 @@ Lags are as in `analysis.correlation`: reference sample n lies at recording samp
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -93,7 +93,9 @@ class LagTrack:
     `matched` and `strong` are per block (`block_starts`, reference samples): where the reference was recognised, and
     where it is loud enough that it must be. `score` is the log-likelihood of the whole against noise. `observed` and
     `expected` are energies per block (whitened): what the recording holds there, and the reference at its gain; `rest`
-    and `typical_rest` are what the reference leaves over in a matched block, at least and as a rule.
+    and `typical_rest` are what the reference leaves over in a matched block, at least and as a rule. `detectable` are
+    loud blocks that would stand out of what else there is; where they are not matched, the recording holds next to
+    nothing (`silent`) or something else (`other`).
     """
 
     rate_hz: int
@@ -114,6 +116,9 @@ class LagTrack:
     polarity: int
     gain: float
     at_edge: bool
+    detectable: NDArray[np.bool_]
+    silent: NDArray[np.bool_]
+    other: NDArray[np.bool_]
 
     @property
     def coverage(self) -> float:
@@ -134,26 +139,14 @@ class LagTrack:
         return self.score >= (STEADY_SCORE if steady else CREDIBLE_SCORE)
 
     @property
-    def detectable(self) -> NDArray[np.bool_]:
-        """Loud blocks that would stand out of what else there is."""
-        scores = self.block_scores[self.matched & self.strong]
-        clear = len(scores) > 0 and float(np.median(scores)) >= CLEAR_SCORE
-        return np.asarray(self.strong & (self.expected >= (1.5 if clear else 4.0) * self.typical_rest))
-
-    @property
-    def silent(self) -> NDArray[np.bool_]:
-        """Blocks that ought to be heard where the recording holds next to nothing."""
-        return np.asarray(self.detectable & ~self.matched & (self.observed < 0.1 * self.expected + 2 * self.rest))
-
-    @property
-    def other(self) -> NDArray[np.bool_]:
-        """Blocks that ought to be heard where the recording holds something else."""
-        return np.asarray(self.detectable & ~self.matched & ~self.silent)
-
-    @property
     def mean_score(self) -> float:
         """Score per loud block."""
         return self.score / max(1, int(self.strong.sum()))
+
+    def moved(self, by: int) -> LagTrack:
+        """The same in a recording that begins `by` samples earlier."""
+        points = tuple(replace(point, lag=point.lag + by) for point in self.points)
+        return replace(self, block_lags=self.block_lags + by, points=points)
 
     def snr_db(self) -> float:
         """Over what is left of the recording, from the median correlation of the windows; −∞ where there is none."""
@@ -432,6 +425,8 @@ def _track(
         for number, members in enumerate(segments)
         for point in _points(pattern, products, there, path, members, number, low)
     ]
+    detectable = _detectable(pattern, block_scores[matched & pattern.strong], expected, typical)
+    silent = detectable & ~matched & (observed < 0.1 * expected + 2 * rest)
     edge = bool(use.any() and (path[use].min() == 0 or path[use].max() == products.shape[1] - 1))
     return LagTrack(
         pattern.rate_hz,
@@ -452,7 +447,17 @@ def _track(
         polarity,
         polarity * gain,
         edge,
+        detectable,
+        silent,
+        detectable & ~matched & ~silent,
     )
+
+
+def _detectable(
+    pattern: Pattern, scores: NDArray[np.float64], expected: NDArray[np.float64], typical_rest: float
+) -> NDArray[np.bool_]:
+    clear = len(scores) > 0 and float(np.median(scores)) >= CLEAR_SCORE
+    return np.asarray(pattern.strong & (expected >= (1.5 if clear else 4.0) * typical_rest))
 
 
 def _supported(scores: NDArray[np.float64], path: NDArray[np.int64]) -> NDArray[np.bool_]:

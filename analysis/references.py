@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from analysis.errors import AudioFileError
 from analysis.lags import BLOCK_S, STEADY_COVERAGE, LagTrack, Pattern, track_widening
 from analysis.units import from_dbov
 
-__all__ = ["Occurrence", "Reference", "find_references", "load_reference", "make_reference"]
+__all__ = ["SEARCH_RATE_HZ", "Occurrence", "Reference", "find_references", "load_reference", "make_reference"]
 
 SEARCH_RATE_HZ = 8000
 UNKNOWN_LANGUAGE = "und"  # BCP 47: undetermined
@@ -109,7 +109,8 @@ class Occurrence:
 
     `lag_s`: where the reference's sample 0 lies in the channel (seconds, by its best-matched part); `start_s`, `end_s`:
     where its first and last recognised 50 ms lie. `cut_start`, `cut_end`: seconds of it that are missing at that edge,
-    0 where it is whole. `alternatives` are references that explain it as well.
+    0 where it is whole. `alternatives` are references that explain it as well. `track` is what the waveform said, at
+    `SEARCH_RATE_HZ` from `origin_s` on.
     """
 
     reference: Reference
@@ -120,6 +121,8 @@ class Occurrence:
     cut_end_s: float
     score: float
     coverage: float
+    track: LagTrack
+    origin_s: float
     alternatives: tuple[str, ...] = ()
 
     @property
@@ -442,6 +445,8 @@ def _occurrence(reference: Reference, track: LagTrack, first: int, last: int, of
         (edge[1] - end) / rate if track.silent[last + 1 :].sum() >= PARTIAL_BLOCKS else 0.0,
         float(track.score),
         track.coverage,
+        track,
+        offset_s,
     )
 
 
@@ -457,18 +462,7 @@ def _without_overlaps(found: list[Occurrence]) -> list[Occurrence]:
         for i in rivals:
             other = kept[i]
             if occurrence.reference is not other.reference and occurrence.score >= 0.98 * other.score and other.partial:
-                names = (*other.alternatives, occurrence.reference.name)
-                kept[i] = Occurrence(
-                    other.reference,
-                    other.lag_s,
-                    other.start_s,
-                    other.end_s,
-                    other.cut_start_s,
-                    other.cut_end_s,
-                    other.score,
-                    other.coverage,
-                    names,
-                )
+                kept[i] = replace(other, alternatives=(*other.alternatives, occurrence.reference.name))
     return sorted(kept, key=lambda o: o.start_s)
 
 

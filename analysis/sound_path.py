@@ -74,17 +74,17 @@ class SoundPath:
         pieces = _pieces(self.track)
         longest = max(round((stop - start) * self.scale) for start, stop in pieces)
         size = 2 * sfft.next_fast_len((longest + 3 * self.pad + 1) // 2, real=True)
-        omega = 2 * np.pi * np.arange(size // 2 + 1) / size
+        omega = (2 * np.pi * np.arange(size // 2 + 1) / size).astype(np.float32)
         cross, power = np.zeros(len(omega), dtype=np.complex128), np.zeros(len(omega))
         for start, stop in pieces:
             begin, end = max(0, round(start * self.scale)), round(stop * self.scale)
             lag = self.lag_at((begin + end) / 2)
             whole = math.floor(lag)
-            x = sfft.rfft(self.x[begin:end].astype(np.float64), size)
+            x = sfft.rfft(self.x[begin:end], size)
             # `pad` samples stand before the piece: what answers at once lies at `pad`
-            y = sfft.rfft(self.heard(begin + whole - self.pad, end + whole + self.pad), size)
-            cross += np.conj(x) * y * np.exp(1j * omega * (lag - whole))
-            power += np.abs(x) ** 2
+            y = sfft.rfft(self.heard(begin + whole - self.pad, end + whole + self.pad).astype(np.float32), size)
+            cross += np.conj(x) * y * _turn(omega, lag - whole)
+            power += x.real**2 + x.imag**2
         return cross, power
 
     def _keep_filter(self, cross: NDArray[np.complex128], power: NDArray[np.float64]) -> None:
@@ -151,10 +151,19 @@ class SoundPath:
             x[first - low : stop - low] = self.x[first:stop]
         size = sfft.next_fast_len(len(x) + len(self.filter), real=True)
         spectrum = sfft.rfft(x, size)
-        spectrum *= np.exp(-2j * np.pi * np.arange(len(spectrum)) / size * (shift - whole))
+        omega = (2 * np.pi * np.arange(len(spectrum)) / size).astype(np.float32)
+        spectrum *= _turn(omega, whole - shift)
         here = slice(margin, margin + end - begin)
         plain = np.roll(sfft.irfft(spectrum * self.gain, size), round(self.direct) - self.filter_delay)[here]
         return np.asarray(sfft.irfft(spectrum * sfft.rfft(self.filter, size), size)[here]), np.asarray(plain)
+
+
+def _turn(omega: NDArray[np.float32], samples: float) -> NDArray[np.complex64]:
+    """exp(jω·samples), of less than a sample: single precision is enough, and several times as fast."""
+    phase = omega * np.float32(samples)
+    out = np.empty(len(omega), dtype=np.complex64)
+    out.real, out.imag = np.cos(phase), np.sin(phase)
+    return out
 
 
 def _pieces(track: LagTrack) -> list[tuple[float, float]]:

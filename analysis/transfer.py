@@ -19,7 +19,7 @@ from analysis.audiofile import resample
 from analysis.edges import CODEC_MS, FLOOR_S, UNCERTAIN_MS, Boundary, K, find_boundary, rms_dbov
 from analysis.errors import NotMeasurable
 from analysis.lags import STRETCH, Drift, LagTrack, track_widening
-from analysis.references import Reference
+from analysis.references import SEARCH_RATE_HZ, Occurrence, Reference
 from analysis.sound_path import SoundPath
 from analysis.units import dbov, samples_to_ms
 
@@ -72,6 +72,7 @@ def transfer(
     at_s: float,
     reach_s: float = REACH_S,
     other: Samples | None = None,
+    seen: Occurrence | None = None,
     start_threshold_dbov: float | None = None,
     end_threshold_dbov: float | None = None,
 ) -> Transfer:
@@ -89,6 +90,8 @@ def transfer(
         How far that may be off.
     other : ndarray, optional
         The other party's channel, same length: where it sounds, what is left over is not taken for a codec's.
+    seen : Occurrence, optional
+        What `find_references` found there: at its rate nothing is followed twice.
     start_threshold_dbov, end_threshold_dbov : float, optional
         θ to use instead of the recording's own.
 
@@ -97,7 +100,7 @@ def transfer(
     NotMeasurable
         `not_found` where the reference is not there.
     """
-    track, origin = _tracked(reference, recording, rate_hz, at_s, reach_s)
+    track, origin = _tracked(reference, recording, rate_hz, at_s, reach_s, seen)
     path = SoundPath(reference, recording, rate_hz, track, origin)
     flags = _flags(path)
     edges: dict[str, Boundary | None] = {}
@@ -126,7 +129,12 @@ def transfer(
 
 
 def _tracked(
-    reference: Reference, recording: Samples, rate_hz: int, at_s: float, reach_s: float
+    reference: Reference,
+    recording: Samples,
+    rate_hz: int,
+    at_s: float,
+    reach_s: float,
+    seen: Occurrence | None = None,
 ) -> tuple[LagTrack, int]:
     """The lag track, counted from a sample of the recording that is a whole number of seconds, and that sample."""
     rate = min(rate_hz, TRACK_RATE_HZ)
@@ -135,6 +143,8 @@ def _tracked(
     end = at_s + reference.end_sample / reference.rate_hz * (1 + STRETCH) + 1.0
     first_s = max(0, math.floor(begin))
     origin = first_s * rate_hz
+    if seen is not None and rate == SEARCH_RATE_HZ == rate_hz and seen.track.points:
+        return seen.track.moved(round(seen.origin_s * rate) - origin), origin
     heard = resample(np.asarray(recording[origin : math.ceil(end * rate_hz)]), rate_hz, rate)
     track = track_widening(pattern, heard, lag=(at_s - first_s) * rate, reach=round(reach_s * rate))
     if not track.points or not track.credible:
