@@ -29,14 +29,17 @@ SMOOTH = 0.08  # change of the pitch lag in 10 ms
 APART = 4  # frames between spectra that are compared
 STANDS_STILL, MOVES = 0.96, 0.95  # cosine between them
 LOUD_DB = 25.0  # frames this far under the loudest do not count
-LEAST_SMOOTH = 3  # pairs of voiced frames
+LEAST_SMOOTH, LEAST_HELD = 3, 12  # pairs of voiced frames, of 27 in 300 ms
 # In 10 ms; speech of ten languages: 0.17 % and more, in rooms 0.06 %; notes: 0.02 %
 HELD_GLIDE, NOTE_GLIDE = 0.0008, 0.0003
 SPEECH_MOVES, TONE_MOVES = 0.5, 0.2
 TONE_SHARE = 0.6
-ONE_LINE = 0.88  # of the power within 50 Hz of the strongest line: a tone (of speech, at most 0.8)
+# Of the power within 50 Hz of the strongest line: a tone (of speech, 0.8; where codecs leave little of it, 0.89)
+ONE_LINE, PURE_LINE = 0.88, 0.95
 CLICK_MS = 100
 BREATH_MS = 600
+STEADY_VOWEL_MS = 200
+LONG_UNVOICED_MS = 250
 
 VAD_RATE_HZ, VAD_CHUNK = 16000, 512
 VAD_BEFORE_CHUNKS = 2  # for its memory to settle
@@ -80,11 +83,23 @@ class Figures:
     @property
     def tonal(self) -> bool:
         """Surely tones or chords: one line, or a spectrum that stands still, or a pitch that is held."""
-        if self.voiced and self.line >= ONE_LINE:
+        changes = (self.moves or 0.0) >= SPEECH_MOVES
+        if self.voiced and self.line >= (PURE_LINE if changes else ONE_LINE):
             return True
-        if self.glide is not None and self.glide < (HELD_GLIDE if (self.moves or 0.0) < SPEECH_MOVES else NOTE_GLIDE):
+        if self.glide is not None and self.glide < NOTE_GLIDE:
+            return True
+        # a single vowel may be as steady for a while
+        if self.duration_ms < STEADY_VOWEL_MS:
+            return False
+        if self.glide is not None and self.glide < HELD_GLIDE and not changes:
             return True
         return self.still >= TONE_SHARE and (self.moves is None or self.moves <= TONE_MOVES)
+
+    @property
+    def held(self) -> bool:
+        """Tones or chords that are held most of the time: noise of low frequencies may be tonal, but not this."""
+        still = self.still >= TONE_SHARE or (self.glide is not None and self.glide < NOTE_GLIDE)
+        return self.smooth >= LEAST_HELD and still
 
     @property
     def unvoiced(self) -> bool:
@@ -157,7 +172,9 @@ def kind_of(read: Read, start: int, stop: int, rate_hz: int) -> str:
     brief = found.duration_ms < CLICK_MS
     if found.tonal:
         return CLICK if brief else TONE if found.line >= ONE_LINE else MUSIC
-    if not found.unvoiced and spoken_at(read, start, stop, rate_hz) is not None:
+    # a breath is over by then; speech may begin without a voice
+    asked = not found.unvoiced or found.duration_ms >= LONG_UNVOICED_MS
+    if asked and spoken_at(read, start, stop, rate_hz) is not None:
         return SPEECH
     if brief:
         return CLICK

@@ -82,6 +82,11 @@ def _cut(track: LevelTrack, begin: int, stop: int) -> NDArray[np.float64]:
     return out
 
 
+def _product(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    # not BLAS: for some thousand samples its threads take longer to wake than to work
+    return float(np.einsum("i,i", x, y))
+
+
 def find_echo(caller: LevelTrack, agent: LevelTrack) -> tuple[EchoPath, ...]:
     """The paths of the caller's echo on the agent's channel, in order; empty where there is none to be heard.
 
@@ -193,7 +198,7 @@ def _fit(
         y = _cut(agent, begin, begin + size)
         x = _cut(caller, begin - delay - count + 1, begin + size - delay)
         of_x, of_y = sfft.rfft(x, length), sfft.rfft(y, length)
-        weight = 1.0 / max(float(np.dot(y, y)), 1e-12)
+        weight = 1.0 / max(_product(y, y), 1e-12)
         cross += weight * sfft.irfft(np.conj(of_x) * of_y, length)[lags]
         own += weight * sfft.irfft(np.abs(of_x) ** 2, length)[:count]
         pairs.append((of_x, y))
@@ -204,9 +209,9 @@ def _fit(
     coherence, shares = [], []
     for of_x, y in pairs:
         made = sfft.irfft(of_x * filter_, length)[count - 1 : count - 1 + size]
-        energy, predicted, rest = float(np.dot(y, y)), float(np.dot(made, made)), y - made
-        coherence.append(float(np.dot(y, made)) / math.sqrt(max(energy * predicted, 1e-30)))
-        shares.append((float(np.dot(rest, rest)) - floor) / max(predicted, 1e-30))
+        energy, predicted, rest = _product(y, y), _product(made, made), y - made
+        coherence.append(_product(y, made) / math.sqrt(max(energy * predicted, 1e-30)))
+        shares.append((_product(rest, rest) - floor) / max(predicted, 1e-30))
     coherent = np.array(coherence) >= COHERENCE
     left = float(np.median(np.array(shares)[coherent])) if coherent.any() else 1.0
     return taps, min(1.0, max(left, 10 ** (LEAST_LEFT_DB / 10))), coherent

@@ -31,10 +31,15 @@ PART_GAP_MS = 100  # and so far as it is not much softer than the speech
 PART_DB, LEVEL_MS = -16.0, 1000  # beside the loud parts of its first second
 CLICK_GAP_MS, CLICK_DB = 60, -24.0
 # A click that still rings when speech begins: as long, falling by so much, and overtaken in a few ms
-LEAST_RINGING_MS, RINGING_MS, RINGING_DB = 30, 250, 4.0
+LEAST_RINGING_MS, RINGING_MS, RINGING_PEAK_MS, RINGING_DB = 30, 250, 40, 6.0
 JUMP_MS, JUMP_DB = 8, 12.0
 # Bounds of an onset inside other sound: where a voice was detected; where the level rises out of steady noise
 INSIDE_MS, LEVEL_RISE_MS = 300.0, 80.0
+UNVOICED_MS = 700.0
+LONG_RUN_MS, PART_STEP_MS = 1500, 4
+STEADY_MS, STEADY_DB = 200, 7.0  # pink noise, in 20 ms frames, from its 15th to its 85th percentile: 5 dB
+FRAME_MS = 20
+MIN_DBOV = -60.0  # of the rule
 AUDIBLE_FLOOR_DBOV = -62.0  # a floor that is heard may be music
 MAX_LOOKS = 240
 ECHO_SHARE = 0.1
@@ -127,13 +132,56 @@ def find_stretches(track: LevelTrack) -> list[Stretch]:
     track : LevelTrack
         Of the whole channel; `analysis.echo.without_echo` gives one without the caller's echo.
     """
-    runs = list(audible_runs(track))
+    runs = [part for run in audible_runs(track) for part in _parts(track, run)]
     stretches: list[Stretch] = []
     for i, run in enumerate(runs):
         after = runs[i - 1].end + 1 if i else 0
         stop = runs[i + 1].start if i + 1 < len(runs) else track.n
         stretches.append(_Run(track, run, after, stop).stretch())
     return stretches
+
+
+def _parts(track: LevelTrack, run: Run) -> Iterator[Run]:
+    """A run without the steady noise in it: an agent's comfort noise that comes back where it was silent before.
+
+    Such noise stands out of the floor before it, not of the one after it.
+    """
+    first, last = track.hop_of_sample(run.start), track.hop_of_sample(run.end)
+    if last - first < LONG_RUN_MS:
+        yield run
+        return
+    hops = np.arange(first, last + 1, PART_STEP_MS)
+    hops = hops[track.mean_square[hops] >= from_dbov(run.threshold_dbov if run.floor_dbov is None else MIN_DBOV) ** 2]
+    hops = hops[track.clears_floor(hops)]
+    hops = np.concatenate(([first], hops[track.clears_floor(hops, after=True)], [last]))
+    part, low = run, first
+    for i in np.flatnonzero(np.diff(hops) > STEADY_MS + 2 * FRAME_MS).tolist():
+        gap = int(hops[i]) + FRAME_MS, int(hops[i + 1]) - FRAME_MS
+        if not i or gap[0] < low or not _steady(track, *gap):
+            continue
+        end = track.sample_of_hop(int(hops[i]))
+        if end > part.start:
+            yield replace(part, end=end)
+        found = track.scan(int(hops[i + 1]), last + 1, None)
+        if found is None:
+            return
+        low, theta, floor = found
+        part = Run(track.boundary(low, theta), run.end, theta, floor)
+    yield part
+
+
+def _steady(track: LevelTrack, first_hop: int, stop_hop: int) -> bool:
+    """Whether the level stays the same, in 20 ms frames, and no tone is held: noise."""
+    levels = track.mean_square[first_hop:stop_hop]
+    levels = levels[: len(levels) // FRAME_MS * FRAME_MS].reshape(-1, FRAME_MS).mean(axis=1)
+    if not len(levels):
+        return False
+    # a few frames of it may hold the last of a word
+    low, high = np.quantile(10 * np.log10(levels + 1e-12), (0.15, 0.85))
+    if high - low > STEADY_DB:
+        return False
+    begin, end = track.sample_of_hop(first_hop), track.sample_of_hop(min(stop_hop, first_hop + LOOK_MS))
+    return not figures(track.samples(begin, end), track.rate_hz).held
 
 
 class _Run:
@@ -164,7 +212,7 @@ class _Run:
         flags: list[str] = []
         speech, first = start, run.start
         if found.at is not None:
-            speech, first = self._inside(found)
+            speech, first = self._inside(found, start)
             flags.append(OVER_FLAG.get(found.piece.kind, "noise_before_speech"))
         elif found.before:
             first = self._sample(begin.start)
@@ -207,7 +255,7 @@ class _Run:
         look = LOOK_MS * self.track.rate_hz // 1000
         # right before, and further back: the speech may have been found late
         for stop in (first, first - 3 * look):
-            if stop >= look and figures(self.track.samples(stop - look, stop), self.track.rate_hz).tonal:
+            if stop >= look and figures(self.track.samples(stop - look, stop), self.track.rate_hz).held:
                 return True
         return False
 
@@ -311,7 +359,8 @@ class _Run:
             return 0
         head = levels[: int(jumps[0])]
         peak = int(np.argmax(head))
-        if peak > 2 * WINDOW_MS or head[-WINDOW_MS:].mean() > head[peak] * 10 ** (-RINGING_DB / 10):
+        above = head[head >= self.least]  # it may have died away before
+        if peak > RINGING_PEAK_MS or above[-WINDOW_MS:].mean() > head[peak] * 10 ** (-RINGING_DB / 10):
             return 0
         begin, end = self._sample(start), self._sample(start + len(head))
         return len(head) + JUMP_MS if figures(self.track.samples(begin, end), self.track.rate_hz).unvoiced else 0
@@ -323,7 +372,7 @@ class _Run:
         loud = float(np.quantile(other, 0.9))
         return 10 * math.log10(max(float(one.mean()), 1e-12) / max(loud, 1e-12))
 
-    def _inside(self, found: _Speech) -> tuple[Boundary, int]:
+    def _inside(self, found: _Speech, start: Boundary | None) -> tuple[Boundary, int]:
         """Speech that begins inside other sound: where the level rises out of it, or where a voice was detected."""
         assert found.at is not None
         track, at = self.track, found.at
@@ -333,8 +382,18 @@ class _Run:
         theta = max(self.run.threshold_dbov, level_dbov + MARGIN_DB)
         reach = LOOK_MS * track.rate_hz // 2000
         rise = first_audible(track, start=max(self.run.start, at - reach), stop=at + reach, threshold_dbov=theta)
+        late_ms = samples_to_ms(at - self.run.start, track.rate_hz)
+        steadily = rise is not None and _steady(
+            track, found.piece.start + FRAME_MS, track.hop_of_sample(rise.sample) - FRAME_MS
+        )
+        if not steadily and start is not None and found.piece.kind in (BREATH, NOISE) and late_ms <= UNVOICED_MS:
+            # most likely it began without a voice
+            return _widened(start, late_ms), self.run.start
         place = at if rise is None else rise.sample
         bound = INSIDE_MS if rise is None or found.piece.kind in (MUSIC, TONE) else LEVEL_RISE_MS
+        if bound == INSIDE_MS and late_ms <= UNVOICED_MS:
+            # so near its beginning, all of it may be speech
+            bound = max(bound, late_ms)
         shifts = {"-10": None, "+10": None}
         parts = {"detection": bound}
         return Boundary(place, track.rate_hz, bound, parts, theta, level_dbov, shifts, "level", ("soft_onset",)), place

@@ -104,7 +104,7 @@ def test_what_is_plain_costs_no_detector(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(analysis.content, "spoken_at", not_asked)
     assert heard(sounds.agent_sound("reply", "de/2", 16000), 16000) == SPEECH
-    assert heard(NO_SPEECH["white"](16000, 0), 16000) != SPEECH
+    assert heard(NO_SPEECH["white"](16000, 0)[:3200], 16000) != SPEECH
     assert heard(tones(16000, 425.0), 16000) == TONE
 
 

@@ -161,3 +161,25 @@ def test_nothing_at_all_has_no_stretches() -> None:
     assert find_stretches(LevelTrack(np.zeros(0, np.float32), 8000)) == []
     assert find_stretches(LevelTrack(np.zeros(80000, np.float32), 8000)) == []
     assert find_stretches(LevelTrack(np.full(100, 0.1, np.float32), 8000)) == []
+
+
+def test_comfort_noise_that_comes_back_between_words_ends_them() -> None:
+    """An agent that sends noise only while it is silent: the noise is no part of what it says."""
+    clip = reply("en/1")
+    noise = sounds.noise(np.random.default_rng(4), 3 * RATE_HZ, "white") * np.float32(10 ** (-51 / 20))
+    stretches, at = heard(noise, clip, noise, clip, noise)
+    spoken = [s for s in stretches if s.speech_first is not None]
+    assert [s.speech_first for s in spoken] == pytest.approx([at[1], at[3]], abs=0.02 * RATE_HZ)
+    assert all(s.speech_ms < 1600 for s in spoken)
+
+
+def test_a_click_that_rings_into_speech_is_flagged_and_in_the_bounds() -> None:
+    rng = np.random.default_rng(5)
+    ringing = rng.standard_normal(int(0.09 * RATE_HZ)) * np.exp(-np.arange(int(0.09 * RATE_HZ)) / (0.04 * RATE_HZ))
+    clip = reply("de/1")
+    (stretch,), (before, at) = heard((0.03 * ringing).astype(np.float32), clip)
+    assert stretch.start is not None
+    assert stretch.start.sample == pytest.approx(before, abs=0.002 * RATE_HZ)
+    assert "sound_before_speech" in stretch.flags
+    assert stretch.speech is not None
+    assert (at - stretch.speech.sample) * 1000 / RATE_HZ <= stretch.speech.uncertainty_ms
