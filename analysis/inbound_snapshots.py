@@ -17,9 +17,11 @@ from analysis.inbound import EARLIEST_WALL_NS, Inbound, media_playout, played_du
 from analysis.reception import Reception
 from analysis.units import ms_to_ns, ns_to_ms
 
-__all__ = ["MeasuredStream", "stats_snapshots"]
+__all__ = ["INTERVAL_MS", "LONGEST_MS", "SHORTEST_MS", "MeasuredStream", "stats_snapshots"]
 
-INTERVAL_MS = 200
+INTERVAL_MS = 200.0
+SHORTEST_MS = 10.0
+LONGEST_MS = 3_600_000.0
 MAX_EMPTY = 50  # snapshots in a row with nothing new in them; then the next one that has
 
 
@@ -41,8 +43,8 @@ def stats_snapshots(
     ----------
     measured : sequence of MeasuredStream
     interval_ms : float
-        Between snapshots; at least 10. Under `chrome` the jitter buffer's counters are those of the last multiple of
-        200 ms.
+        Between snapshots; from 10 to an hour of them. Under `chrome` the jitter buffer's counters are those of the last
+        multiple of 200 ms.
     wall_shift_ns : int
         Wall time less the time of the packets. Where no sum with it is a wall time, `timestamp` is absent.
 
@@ -56,10 +58,10 @@ def stats_snapshots(
     Raises
     ------
     UsageError
-        If the interval is shorter than 10 ms.
+        If the interval is none of these.
     """
-    if not interval_ms >= 10:
-        raise UsageError(f"snapshots every {interval_ms:g} ms", next_step="give 10 ms or more")
+    if not SHORTEST_MS <= interval_ms <= LONGEST_MS:
+        raise UsageError(f"snapshots every {interval_ms:g} ms", next_step=f"give {SHORTEST_MS:g} to {LONGEST_MS:g} ms")
     step_ns = ms_to_ns(interval_ms)
     sides = [_Side(each, wall_shift_ns) for each in measured]
     if not sides:

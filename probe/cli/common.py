@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from analysis.bundle import CallRecord, read_run
+from analysis.bundle import RUN_FILE, STATS_FILE, CallRecord, read_run
 from analysis.derive import ASSUMED_OUTPUT, Derived, Output, derive
 from analysis.errors import SessionError, UsageError
 from analysis.neteq import is_compiled
@@ -26,6 +27,8 @@ __all__ = [
     "OutputDelayOption",
     "PolicyOption",
     "announce_compiling",
+    "check_folder",
+    "check_outputs",
     "conditions",
     "output_delay",
     "policy_list",
@@ -39,6 +42,17 @@ __all__ = [
 MAX_OUTPUT_DELAY_MS = 2000.0
 DEFAULT_POLICIES = ("chrome", "fixed:100")
 MAX_VALUES = 4  # of one condition, where sessions differ in it
+RECORDED_FILES = {
+    "manifest.json",
+    "packets.pcap",
+    "events.jsonl",
+    STATS_FILE,
+    RUN_FILE,
+    "recording.flac",
+    "result.json",
+}
+RECORDED_FOLDER = "utterances"
+BUNDLE_MARKS = ("manifest.json", "events.jsonl", RUN_FILE)  # a folder with one of these is a bundle, or was to be one
 FAILED_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
@@ -187,6 +201,99 @@ def _option(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Sequence[Path] = ()) -> None:
+    """See that the files which options name can be written, and that nothing is lost by it; before the work begins.
+
+    Parameters
+    ----------
+    outputs : mapping of str to Path or None
+        Option → the file it names, if it does.
+    inputs : sequence of Path
+        What the command reads.
+
+    Raises
+    ------
+    UsageError
+        If one is an input (also by a link), lies among what a bundle has recorded, is the same file as another output,
+        or lies where nothing can be written.
+    """
+    named = [(option, path) for option, path in outputs.items() if path is not None]
+    for number, (option, path) in enumerate(named):
+        elsewhere = f"name another file with {option}"
+        if any(_same_file(path, each) for each in inputs):
+            raise UsageError(f"{option} {path}: would be written over the input", next_step=elsewhere)
+        if _is_recorded(path) or any(_same_file(path, raw) for each in inputs for raw in _recorded_in(each)):
+            raise UsageError(f"{option} {path}: would be written over what a session recorded", next_step=elsewhere)
+        for other, taken in named[:number]:
+            if _same_file(path, taken) and not _is_device(path):
+                raise UsageError(f"{option} {path}: is written by {other} already", next_step=elsewhere)
+        _check_writable(option, path)
+
+
+def check_folder(option: str, folder: Path, inputs: Sequence[Path] = ()) -> None:
+    """See that a folder which is to be made is no input and lies among nothing that was recorded.
+
+    Raises
+    ------
+    UsageError
+        If it does.
+    """
+    elsewhere = f"name another folder with {option}"
+    if any(_same_file(folder, each) for each in inputs):
+        raise UsageError(f"{option} {folder}: is the input", next_step=elsewhere)
+    if _is_recorded(folder):
+        raise UsageError(f"{option} {folder}: lies among what a session recorded", next_step=elsewhere)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """True where two names lead to one file, by a link too; a file need not be there yet."""
+    try:
+        return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
+    except (OSError, RuntimeError):  # a link that leads to itself
+        return one.absolute() == other.absolute()
+
+
+def _is_device(path: Path) -> bool:
+    return path.exists() and not path.is_file()
+
+
+def _is_recorded(path: Path) -> bool:
+    """True for a name that belongs to the raw files of the bundle in whose folder it lies."""
+    try:
+        path = path.resolve()
+    except (OSError, RuntimeError):
+        return False
+    if path.name in RECORDED_FILES and _is_bundle(path.parent):
+        return True
+    return any(parent.name == RECORDED_FOLDER and _is_bundle(parent.parent) for parent in (path, *path.parents))
+
+
+def _is_bundle(folder: Path) -> bool:
+    return any((folder / mark).exists() for mark in BUNDLE_MARKS)
+
+
+def _recorded_in(path: Path) -> list[Path]:
+    """The raw files of a folder that is read, those of its calls included."""
+    if not path.is_dir():
+        return []
+    folders = [path, *path.glob("call-*")]
+    found = [folder / name for folder in folders for name in sorted(RECORDED_FILES)]
+    return found + [clip for folder in folders for clip in (folder / RECORDED_FOLDER).glob("*")]
+
+
+def _check_writable(option: str, path: Path) -> None:
+    folder = path.parent
+    if path.is_dir():
+        why = "it is a folder"
+    elif not folder.is_dir():
+        why = f"{folder} is no folder" if folder.exists() else f"there is no folder {folder}"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        why = "no permission"
+    else:
+        return
+    raise UsageError(f"{path}: cannot be written ({why})", next_step=f"name another file with {option}")
 
 
 def write_page(path: Path, data: bytes, *, option: str = "-o") -> None:

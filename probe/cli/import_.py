@@ -14,7 +14,7 @@ from analysis.bundle import SCHEMA
 from analysis.dumps import Dump, PeerConnection, read_dump
 from analysis.errors import EXIT_OK, NotMeasurable, SessionError, UsageError
 from analysis.units import ns_to_s
-from probe.cli.common import FAILED_DISK, JsonOption
+from probe.cli.common import FAILED_DISK, JsonOption, check_folder
 from probe.cli.output import say, shortened, warn, write_document
 from probe.recorder import create_folder, write_private
 
@@ -37,6 +37,7 @@ def import_(
 
     Example: latency-probe import webrtc_internals_dump.gz -o call
     """
+    check_folder("-o", out, [dump_file])
     dump = read_dump(dump_file)
     found = [connection for connection in dump.peer_connections if connection.snapshots]
     without = [connection.name for connection in dump.peer_connections if not connection.snapshots]

@@ -21,14 +21,14 @@ from analysis.capture_rtp import RtpStream, choose_codecs, described_in, find_st
 from analysis.codecs import CODECS, Codec
 from analysis.errors import EXIT_OK, BundleError, NotMeasurable, UsageError
 from analysis.inbound import Inbound, document, measure
-from analysis.inbound_snapshots import MeasuredStream, stats_snapshots
+from analysis.inbound_snapshots import INTERVAL_MS, LONGEST_MS, SHORTEST_MS, MeasuredStream, stats_snapshots
 from analysis.playout import parse_policy
 from analysis.result import OutputDelay
 from analysis.rtcp_statistics import call_rtcp_statistics, captured_rtcp_statistics
 from analysis.rtp import is_rtcp
 from analysis.series import CallSeries
 from analysis.units import ns_to_s
-from probe.cli.common import JsonOption, OutputDelayOption, announce_compiling, output_delay, write_page
+from probe.cli.common import JsonOption, OutputDelayOption, announce_compiling, check_outputs, output_delay, write_page
 from probe.cli.output import say, warn, write_document
 
 __all__ = ["playout"]
@@ -54,8 +54,9 @@ def playout(
         typer.Option("--stats", metavar="FILE.jsonl", help="Also write what getStats() would have said over time."),
     ] = None,
     stats_interval_s: Annotated[
-        float, typer.Option("--stats-interval", metavar="S", help="Seconds between the lines of --stats.")
-    ] = 0.2,
+        float | None,
+        typer.Option("--stats-interval", metavar="S", help="Seconds between the lines of --stats.", show_default="0.2"),
+    ] = None,
     output_delay_ms: OutputDelayOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -67,6 +68,8 @@ def playout(
     output = _output(policy, output_delay_ms)
     wanted = None if ssrc is None else _ssrc(ssrc)
     given = _payload_types(payload_type or [])
+    interval_ms = _interval_ms(stats_interval_s, stats)
+    check_outputs({"-o": out, "--stats": stats}, [capture])
     _refuse_imported(capture)
     read = read_capture(capture, keep=may_matter)
     for warning in read.warnings:
@@ -103,7 +106,7 @@ def playout(
     if out is not None:
         _write_page(out, capture, policy, measured, series, [*read.warnings, *unmeasured])
     if stats is not None:
-        lines = stats_snapshots(known, interval_ms=1000 * stats_interval_s)
+        lines = stats_snapshots(known, interval_ms=interval_ms)
         write_page(
             stats, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode(), option="--stats"
         )
@@ -123,6 +126,14 @@ def playout(
 
 
 def _refuse_imported(capture: Path) -> None:
+    """Refuse a folder that holds no packets, and say what it does not hold."""
+    if capture.is_dir():
+        calls = [capture, *capture.glob("call-*")]
+        if not any((call / name).is_file() for call in calls for name in ("manifest.json", "packets.pcap")):
+            raise UsageError(
+                f"{capture}: not a session bundle (neither packets.pcap nor manifest.json in it)",
+                next_step="give the folder that --out named, or a capture",
+            )
     with contextlib.suppress(BundleError):  # what else is wrong with a folder is said where it is read
         if capture.is_dir() and imported_manifest(capture) is not None:
             raise NotMeasurable(
@@ -135,9 +146,28 @@ def _refuse_imported(capture: Path) -> None:
 def _output(policy: str, given_ms: float | None) -> OutputDelay | None:
     """Delay from the jitter buffer to the ear; none where the policy has no buffer."""
     if policy == "none":
+        if given_ms is not None:
+            raise UsageError(
+                "--output-delay: under the policy `none` nothing is played that a delay could be added to",
+                next_step="leave it out, or choose chrome or fixed:MS",
+            )
         return None
     output = output_delay(given_ms) or ASSUMED_OUTPUT
     return OutputDelay(output.ms, output.evidence)
+
+
+def _interval_ms(given_s: float | None, stats: Path | None) -> float:
+    """The time between snapshots. Raises UsageError if it cannot be, or if none were asked for."""
+    if given_s is None:
+        return INTERVAL_MS
+    if not SHORTEST_MS <= 1000 * given_s <= LONGEST_MS:  # nor is NaN
+        raise UsageError(
+            f"--stats-interval {given_s:g}",
+            next_step=f"give seconds from {SHORTEST_MS / 1000:g} to {LONGEST_MS / 1000:g}",
+        )
+    if stats is None:
+        raise UsageError("--stats-interval is for the lines of --stats", next_step="name a file with --stats too")
+    return 1000 * given_s
 
 
 def _rtcp(

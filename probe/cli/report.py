@@ -17,6 +17,7 @@ from analysis.statistics import summarize
 from analysis.stats_series import read_stats, stats_series
 from probe.cli.common import (
     OutputDelayOption,
+    check_outputs,
     conditions,
     output_delay,
     policy_list,
@@ -62,6 +63,7 @@ def report(
     """
     from analysis.report import render_report  # jinja2 is needed by nothing else
 
+    check_outputs({"-o": out}, paths)
     imported = _imported(paths)
     if imported:
         if policy is not None or output_delay_ms is not None:

@@ -149,3 +149,16 @@ def test_a_disk_that_fails_leaves_no_half_a_bundle(
     assert (code, out) == (4, "")
     assert "No space left" in err
     assert list((tmp_path / "call").iterdir()) == []
+
+
+def test_a_bundle_is_not_made_of_its_input_or_in_a_session(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    dump = tmp_path / "dump.json"
+    dump.write_text("{}")
+    (tmp_path / "call").mkdir()
+    (tmp_path / "call" / "manifest.json").write_text("{}")
+    for out in (dump, tmp_path / "call" / "packets.pcap", tmp_path / "call" / "utterances" / "x"):
+        code, _, err = run(capsys, dump, "-o", out)
+        assert code == 2
+        assert str(out) in err
+        assert "-o" in err
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["call", "dump.json", "manifest.json"]

@@ -170,7 +170,7 @@ def test_a_capture_that_was_cut_off_is_used_as_far_as_it_goes(
         (["absent.pcap"], 2, "absent.pcap"),
         (["text"], 2, "not a capture"),
         (["empty"], 2, "is empty"),
-        (["folder"], 2, "not a session bundle"),
+        (["folder"], 2, "neither packets.pcap nor manifest.json"),
         (["silent.pcap"], 3, "no RTP"),
         (["silent.pcap", "--policy", "magic"], 2, "fixed:MS"),
         (["silent.pcap", "--ssrc", "0x100000000"], 2, "--ssrc"),
@@ -248,6 +248,73 @@ def test_a_page_that_cannot_be_written_is_said_in_one_line(capsys: pytest.Captur
     assert "cannot be written" in err
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("x.pcap", "--stats", "x.pcap"),
+        ("x.pcap", "-o", "x.pcap"),
+        ("x.pcap", "-o", "link"),
+        ("x.pcap", "--stats", "call/../x.pcap"),
+        ("link", "--stats", "x.pcap"),
+        ("x.pcap", "--stats", "hard"),
+        ("x.pcap", "-o", "page", "--stats", "page"),
+        ("x.pcap", "-o", "page", "--stats", "dangling"),
+        ("call", "--stats", "call/packets.pcap"),
+        ("call", "--stats", "call/stats.jsonl"),
+        ("call/packets.pcap", "-o", "call/manifest.json"),
+        ("x.pcap", "-o", "call/events.jsonl"),
+        ("x.pcap", "-o", "call/recording.flac"),
+        ("x.pcap", "-o", "call/utterances/00.flac"),
+        ("x.pcap", "-o", "run.json"),
+        ("call", "-o", "clip"),
+    ],
+)
+def test_nothing_that_was_recorded_is_written_over(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    capture(tmp_path / "x.pcap", (7, 0, 0))
+    (tmp_path / "link").symlink_to(tmp_path / "x.pcap")
+    (tmp_path / "hard").hardlink_to(tmp_path / "x.pcap")
+    (tmp_path / "dangling").symlink_to(tmp_path / "page")
+    (tmp_path / "run.json").write_text("{}")
+    call = tmp_path / "call"
+    (call / "utterances").mkdir(parents=True)
+    capture(call / "packets.pcap", (7, 0, 0))
+    for name in ("manifest.json", "utterances/00.flac"):
+        (call / name).write_text("{}")
+    (tmp_path / "clip").symlink_to(call / "utterances" / "00.flac")
+    monkeypatch.chdir(tmp_path)
+    before = contents(tmp_path)
+    code, out, err = playout(capsys, *arguments, "--policy", "none")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert arguments[-2] in err
+    assert contents(tmp_path) == before
+
+
+def test_outputs_beside_what_was_recorded_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = capture(tmp_path / "packets.pcap", (7, 0, 0))
+    page, lines = tmp_path / "page.html", tmp_path / "stats.jsonl"  # no bundle: its own name is nobody's
+    for _ in range(2):
+        assert playout(capsys, path, "-o", page, "--stats", lines, "--policy", "none")[0] == 0
+    assert page.stat().st_size > 0
+    assert playout(capsys, path, "-o", "/dev/null", "--stats", "/dev/null", "--policy", "none")[0] == 0
+
+
+@pytest.mark.parametrize("option", ["-o", "--stats"])
+def test_a_place_that_cannot_be_written_is_said_before_the_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str
+) -> None:
+    for place in (tmp_path, tmp_path / "no" / "file"):
+        code, _, err = playout(capsys, tmp_path / "absent.pcap", option, place)
+        assert code == 2
+        assert "cannot be written" in err
+        assert option in err
+
+
 def test_imported_statistics_have_no_packets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     clock = {"monotonic_ns": 0, "wall_ns": START_NS}
     manifest = {"schema": "latency-probe/bundle/1", "source": {"kind": "import"}, "clock": clock, "turns": []}
@@ -319,7 +386,12 @@ class TestReportsAndSnapshots:
     @pytest.mark.parametrize(
         "arguments",
         [
-            ("--stats", "{}/x.jsonl", "--stats-interval", "0.001"),
+            *(
+                ("--stats", "{}/x.jsonl", "--stats-interval", each)
+                for each in ("0.001", "0", "-1", "nan", "inf", "1e300")
+            ),
+            ("--stats-interval", "0.5"),
+            ("--policy", "none", "--output-delay", "20"),
             ("--stats", "{}/no/x.jsonl"),
             ("--output-delay", "-1"),
         ],
@@ -332,3 +404,5 @@ class TestReportsAndSnapshots:
         assert (code, out) == (2, "")
         assert "Traceback" not in err
         assert len(err.strip().splitlines()) == 1
+        assert next(a for a in reversed(arguments) if a.startswith("--")) in err
+        assert sorted(tmp_path.iterdir()) == [path]

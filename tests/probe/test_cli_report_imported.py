@@ -116,3 +116,19 @@ def test_they_do_not_go_into_one_report_with_a_result(capsys: pytest.CaptureFixt
     assert code == 2
     assert "write a report of each" in err
     assert run(capsys, "report", folder, "--policy", "none", "-o", tmp_path / "page.html")[0] == 2
+
+
+@pytest.mark.parametrize("out", ["result.json", "call/stats.jsonl", "call/manifest.json", "call/result.json"])
+def test_a_page_is_not_written_over_its_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, out: str
+) -> None:
+    imported(tmp_path / "call", browser())
+    for name in ("result.json", "call/result.json"):
+        (tmp_path / name).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for given in ("result.json",) if out == "result.json" else ("call", "result.json"):
+        code, printed, err = run(capsys, "report", given, "-o", out)
+        assert (code, printed, len(err.splitlines())) == (2, "", 1)
+        assert "would be written over" in err
+        assert {path: path.read_bytes() for path in before} == before
