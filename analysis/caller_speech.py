@@ -10,15 +10,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from analysis.audibility import LevelTrack, audible_runs
+from analysis.audibility import LevelTrack, Run, audible_runs
 from analysis.echo import without_echo
 from analysis.edges import UNCERTAIN_MS
 from analysis.errors import NotMeasurable
 from analysis.references import Occurrence, Reference
-from analysis.reverberation import WITHIN_MS, direct_end, in_room
+from analysis.reverberation import ROOM_FALL_DB, WITHIN_MS, direct_end, in_room, steepest_fall_db
 from analysis.stretches import Stretch, find_stretches
 from analysis.tape import Channel
 from analysis.transfer import Boundary, last_audible_blind, transfer
+from analysis.units import samples_to_ms
 
 __all__ = ["UNKNOWN", "Utterance", "said_by_caller"]
 
@@ -30,6 +31,8 @@ PARTS_S = 10.0  # that may part two pieces of one known utterance
 EDGE_S = 0.3  # by which the level may see speech beyond the edges of a known utterance
 BLIND_AFTER_S = 0.1
 LEVEL_MS = 10.0  # ± of an end by level alone in a dry recording: a breath, a smack
+# Sound that goes on so far beyond a known utterance is more of it, or something else; in a room, by its loud part
+BEYOND_MS, ROOM_BEYOND_MS, MAX_BEYOND_MS = 60.0, 250.0, 1000.0
 SHORT_S = 0.2  # what is shorter and unknown is no utterance
 
 
@@ -74,9 +77,11 @@ def said_by_caller(
     marked : bool
         Whether there are references, so that what none of them explains is worth a flag.
     """
-    rate_hz = caller_track.rate_hz
-    known = [_known(pieces, caller, agent, rate_hz) for pieces in _whole(found)]
-    unknown = _unknown(without_echo(agent_track, caller_track), known, caller, heard, marked=marked)
+    track = without_echo(agent_track, caller_track)
+    runs = list(audible_runs(track))
+    known = [_known(pieces, caller, agent, track.rate_hz) for pieces in _whole(found)]
+    known = [_with_what_follows(u, track, runs, known, heard) for u in known]
+    unknown = _unknown(track, runs, known, caller, heard, marked=marked)
     return sorted([*known, *unknown], key=lambda u: u.first)
 
 
@@ -115,13 +120,52 @@ def _known(pieces: tuple[Occurrence, Occurrence], caller: Channel, agent: Channe
     )
 
 
+def _with_what_follows(
+    utterance: Utterance, track: LevelTrack, runs: Sequence[Run], known: Sequence[Utterance], heard: Sequence[Stretch]
+) -> Utterance:
+    """The utterance ended where its sound does, if it goes on beyond what the reference holds; bounds hold both ends.
+
+    Reverberation goes on as well, but falls at once; and where the agent speaks, it may be the agent that is heard.
+    """
+    stop = utterance.stop
+    if stop is None:
+        return utterance
+    run = next((r for r in runs if r.start <= stop.sample < r.end), None)
+    if run is None or samples_to_ms(run.end - stop.sample, track.rate_hz) <= BEYOND_MS:
+        return utterance
+    fall = steepest_fall_db(track, run.start, run.end, stop.threshold_dbov)
+    room = "room" in stop.flags and (fall is None or fall < ROOM_FALL_DB)
+    if any(stop.sample < u.first <= run.end for u in known):
+        return utterance
+    end = direct_end(track, run.start, run.end) if room else run.end
+    beyond_ms = samples_to_ms(end - stop.sample, track.rate_hz)
+    if beyond_ms <= (ROOM_BEYOND_MS if room else BEYOND_MS):
+        return utterance
+    flags = tuple(dict.fromkeys((*stop.flags, "sound_beyond")))
+    if any(s.first <= run.end and s.last >= stop.sample for s in heard):
+        return replace(utterance, flags=flags)
+    if beyond_ms > MAX_BEYOND_MS:
+        return replace(utterance, stop=None, last=run.end, flags=flags, reason="sound_beyond")
+    parts = {**stop.parts_ms, "beyond": beyond_ms}
+    stop = replace(
+        stop, sample=end, parts_ms=parts, uncertainty_ms=math.hypot(*parts.values()), evidence="level", flags=flags
+    )
+    return replace(utterance, last=end, stop=stop, flags=flags)
+
+
 def _unknown(
-    track: LevelTrack, known: Sequence[Utterance], caller: Channel, heard: Sequence[Stretch], *, marked: bool
+    track: LevelTrack,
+    runs: Sequence[Run],
+    known: Sequence[Utterance],
+    caller: Channel,
+    heard: Sequence[Stretch],
+    *,
+    marked: bool,
 ) -> list[Utterance]:
     """Speech that no reference explains."""
     rate_hz = track.rate_hz
     edge = round(EDGE_S * rate_hz)
-    if all(any(_touch(run.start, run.end, u, edge) for u in known) for run in audible_runs(track)):
+    if all(any(_touch(run.start, run.end, u, edge) for u in known) for run in runs):
         return []
     stretches = [s for s in find_stretches(track) if s.speech_first is not None]
     left = [s for s in stretches if not any(_touch(s.first, s.last, u, edge) for u in known)]
@@ -187,7 +231,7 @@ def _end_by_level(stretch: Stretch, caller: Channel, track: LevelTrack, *, rever
         )
     parts, flags, sample = {**end.parts_ms, "level": LEVEL_MS}, end.flags, end.sample
     if reverberant:
-        sample = direct_end(track, stretch)
+        sample = direct_end(track, stretch.first, stretch.last)
         parts, flags = {"room": WITHIN_MS}, ("room", "uncertain")
     uncertainty_ms = math.hypot(*parts.values())
     if uncertainty_ms > UNCERTAIN_MS and "uncertain" not in flags:

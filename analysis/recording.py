@@ -147,7 +147,7 @@ def _heard(track: LevelTrack, stretches: Sequence[Stretch]) -> list[Heard]:
     for stretch in stretches:
         first = stretch.first if stretch.start is None else stretch.start.sample
         last = stretch.last if stretch.end is None else stretch.end.sample
-        last = direct_end(track, stretch) if reverberant else last
+        last = direct_end(track, stretch.first, stretch.last) if reverberant else last
         speech = stretch.speech_first if stretch.speech is None else stretch.speech.sample
         sustained = speech is not None and samples_to_ms(last - speech, track.rate_hz) >= CONTENT_MS
         heard.append(Heard(first, speech, speech if sustained else None, last))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from analysis.audibility import LevelTrack
 from analysis.stretches import Stretch
 
-__all__ = ["WITHIN_MS", "direct_end", "in_room", "steepest_fall_db"]
+__all__ = ["ROOM_FALL_DB", "WITHIN_MS", "direct_end", "in_room", "steepest_fall_db"]
 
 FALL_MS = 20
 RANGE_DB = 18.0  # over θ: from less, the floor is reached at once
@@ -28,34 +28,39 @@ AFTER_MS, WITHIN_MS = 10, 120.0
 LEAST_POWER = 1e-12
 
 
-def steepest_fall_db(track: LevelTrack, stretch: Stretch) -> float | None:
-    """By how much the level falls in 20 ms at most; None where too little stands far enough over θ."""
-    levels = _levels_db(track, stretch)
-    boundary = stretch.end or stretch.start
-    if len(levels) <= FALL_MS or boundary is None:
+def steepest_fall_db(track: LevelTrack, first: int, last: int, threshold_dbov: float) -> float | None:
+    """By how much the level of speech from `first` to `last` falls in 20 ms at most.
+
+    None where too little of it stands far enough over θ.
+    """
+    levels = _levels_db(track, first, last)
+    if len(levels) <= FALL_MS:
         return None
     here, later = levels[:-FALL_MS], levels[FALL_MS:]
-    loud = here >= boundary.threshold_dbov + RANGE_DB
-    if int(loud.sum()) < LEAST_HOPS:
-        return None
-    return float((here - later)[loud].max())
+    loud = here >= threshold_dbov + RANGE_DB
+    return float((here - later)[loud].max()) if int(loud.sum()) >= LEAST_HOPS else None
 
 
 def in_room(track: LevelTrack, stretches: Sequence[Stretch]) -> bool:
-    """Whether the level of most stretches (of one channel) falls as slowly as in a room."""
-    falls = [fall for stretch in stretches if (fall := steepest_fall_db(track, stretch)) is not None]
+    """Whether the level of most stretches of speech (of one channel) falls as slowly as in a room."""
+    falls = []
+    for stretch in stretches:
+        boundary = stretch.end or stretch.start
+        if stretch.speech_first is not None and boundary is not None:
+            fall = steepest_fall_db(track, stretch.first, stretch.last, boundary.threshold_dbov)
+            falls += [] if fall is None else [fall]
     return bool(falls) and float(np.median(falls)) < ROOM_FALL_DB
 
 
-def direct_end(track: LevelTrack, stretch: Stretch) -> int:
-    """The sample about which a voice in a room ended, without what the room adds: within ± 120 ms."""
-    power = np.maximum(10 ** (_levels_db(track, stretch) / 10), LEAST_POWER)
+def direct_end(track: LevelTrack, first: int, last: int) -> int:
+    """The sample about which a voice that is audible from `first` to `last` ended, without the room: ± 120 ms."""
+    power = 10 ** (_levels_db(track, first, last) / 10)
     power = np.convolve(power, np.ones(SMOOTH_MS) / SMOOTH_MS, mode="same")
     near = np.flatnonzero(power >= float(np.percentile(power, LOUD_PERCENTILE)) * 10 ** (-NEAR_DB / 10))
-    return min(track.sample_of_hop(track.hop_of_sample(stretch.first) + int(near[-1]) + AFTER_MS), stretch.last)
+    return min(track.sample_of_hop(track.hop_of_sample(first) + int(near[-1]) + AFTER_MS), last)
 
 
-def _levels_db(track: LevelTrack, stretch: Stretch) -> NDArray[np.float64]:
-    first, last = track.hop_of_sample(stretch.first), track.hop_of_sample(stretch.last)
-    power = np.maximum(track.mean_square[first : last + 1], LEAST_POWER)
+def _levels_db(track: LevelTrack, first: int, last: int) -> NDArray[np.float64]:
+    hops = slice(track.hop_of_sample(first), track.hop_of_sample(last) + 1)
+    power = np.maximum(track.mean_square[hops], LEAST_POWER)
     return np.asarray(10 * np.log10(power))

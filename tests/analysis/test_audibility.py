@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ from analysis.audibility import (
     LevelTrack,
     audible_runs,
     first_audible,
+    floor_before,
     last_audible,
     threshold_shifts_ms,
 )
@@ -461,3 +463,14 @@ class TestLongSignals:
         full = track.mean_square[: max(0, track.hops - 5)]
         assert full == pytest.approx(0.01, rel=1e-9)
         assert track.mean_square[track.hops :] == pytest.approx(0.0, abs=0.01)
+
+
+@pytest.mark.parametrize("rate_hz", [8000, 11025, 44100, 48000])
+def test_the_floor_of_one_place_is_that_of_the_track(rate_hz: int) -> None:
+    rng = np.random.default_rng(rate_hz)
+    x = rng.standard_normal(round(2.7 * rate_hz)) * np.linspace(1e-3, 1e-2, round(2.7 * rate_hz))
+    track = LevelTrack(x, rate_hz)
+    for sample in (0, 1, rate_hz // 5 - 1, rate_hz // 5 + 7, *rng.integers(0, len(x) - rate_hz // 500, 40).tolist()):
+        floor = track.floors(np.array([track.hop_of_sample(sample)]))[0]
+        found = floor_before(x, rate_hz, sample)
+        assert found is None if math.isnan(floor) else found == pytest.approx(floor, rel=1e-9)

@@ -63,6 +63,14 @@ class TestReference:
         with pytest.raises(ValueError, match="stands out"):
             make_reference("silence", np.zeros(8000), 8000)
 
+    def test_a_clip_cut_close_to_its_speech_ends_where_it_was_cut(self) -> None:
+        whole = shipped("en/1")
+        # the cuts lie in speech some 30 dB under its loud parts: its own pauses are no noise
+        x = whole.samples[whole.start_sample + 4000 : whole.end_sample - 2000]
+        made = make_reference("close", x, 48000)
+        assert made.start_sample <= 240
+        assert made.end_sample >= len(x) - 240
+
 
 class TestFound:
     @pytest.mark.parametrize(("rate_hz", "noise_dbov"), [(8000, -75), (8000, -32), (44100, -60)])

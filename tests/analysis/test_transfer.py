@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from analysis.audiofile import resample
 from analysis.errors import NotMeasurable
-from analysis.references import make_reference
+from analysis.references import find_references, make_reference
 from analysis.transfer import Boundary, Transfer, last_audible_blind, transfer
 from analysis.units import from_dbov
 from probe.utterances import shipped, shipped_names
@@ -161,6 +162,59 @@ class TestOnTheWay:
         x = np.clip(12 * spoken("en/1", 16000), -1, 1)
         found = carried("en/1", placed(x, 16000))
         assert "clipped" in found.flags
+
+
+class TestBeyondTheReferencesOwnEdges:
+    """What the reference holds outside its own edges counts where the recording makes it audible, and only there."""
+
+    @staticmethod
+    def faded() -> Sound:
+        """A tail of 150 ms some 6 dB under what is audible in the reference itself."""
+        x = shipped("en/2").samples.astype(np.float64)
+        last = shipped("en/2").end_sample
+        tail = from_dbov(-66) * np.random.default_rng(3).standard_normal(7200)
+        return np.concatenate([x[: last + 1], tail, np.zeros(4800)])
+
+    @pytest.mark.parametrize("rate_hz", [8000, 48000])
+    def test_a_louder_recording_ends_later(self, rate_hz: int) -> None:
+        x = self.faded()
+        known = make_reference("faded", x, 48000)
+        assert known.end_sample == pytest.approx(shipped("en/2").end_sample, abs=240)
+        loud = from_dbov(20) * resample(x, 48000, rate_hz).astype(np.float64)
+        there = placed(loud, rate_hz, noise_dbov=-90)
+        found = transfer(known, there.recording, rate_hz, at_s=there.at_s).end
+        _, last, _ = there.edges()
+        assert last / rate_hz - there.at_s > known.end_sample / 48000 + 0.12
+        assert found is not None
+        assert (found.sample - last) * 1000 / rate_hz == pytest.approx(0, abs=2)
+
+    def test_an_equal_one_does_not(self) -> None:
+        x = self.faded()
+        there = placed(resample(x, 48000, 16000).astype(np.float64), 16000, noise_dbov=-90)
+        found = transfer(make_reference("faded", x, 48000), there.recording, 16000, at_s=there.at_s).end
+        assert found is not None
+        assert found.sample == pytest.approx(there.edges()[1], abs=32)
+
+    def test_noise_of_the_references_own_that_is_not_in_the_recording(self) -> None:
+        x = shipped("en/2").samples + from_dbov(-48) * np.random.default_rng(4).standard_normal(
+            len(shipped("en/2").samples)
+        )
+        there = placed(spoken("en/2", 16000), 16000)
+        found = transfer(make_reference("noisy", x, 48000), there.recording, 16000, at_s=there.at_s).end
+        assert found is not None
+        assert abs(found.sample - there.edges()[1]) / 16 <= max(5.0, found.uncertainty_ms)
+
+
+class TestWhatWasSeen:
+    def test_is_followed_no_second_time(self) -> None:
+        there = placed(spoken("en/2", 8000), 8000)
+        (seen,) = find_references(there.recording, 8000, [reference("en/2")])
+        again = transfer(reference("en/2"), there.recording, 8000, at_s=seen.lag_s)
+        found = transfer(reference("en/2"), there.recording, 8000, at_s=seen.lag_s, seen=seen)
+        assert found.end is not None
+        assert again.end is not None
+        assert found.end.sample == again.end.sample
+        assert found.lag_s == pytest.approx(again.lag_s, abs=1e-6)
 
 
 class TestInPart:
