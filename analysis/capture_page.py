@@ -84,7 +84,6 @@ def stream_series(
         number,
         zero_ns,
         arrivals(streams),
-        [point for _, playout in heard if playout is not None for point in playout.series],
         policy,
         heard=heard,
         received=stream.packets,

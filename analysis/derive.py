@@ -165,12 +165,10 @@ def _derive_call(
             turns.append(_turn(call, turn, begun[index], said[index], pairings[index]))
         else:
             turns.append(Turn(**_named(number, turn, _never_spoken(index, skipped, ending))))
-    points = [p for h in call.heard for p in h.playouts[policies[0]].series]
     series = call_series(
         number,
         call.zero_ns,
         call.arrivals,
-        points,
         policies[0],
         heard=[(h.stream, h.playouts[policies[0]]) for h in call.heard],
         received=record.received,
@@ -339,8 +337,10 @@ def _network(call: Call, begin_ns: int, end_ns: int) -> dict[str, float | int | 
     trips = [t.rtt_ns for t in call.round_trips if t.time_ns <= end_ns]
     concealed = 0.0
     for heard in call.heard:
-        points = heard.playouts[call.policies[0]].series
-        concealed += sum(audibly_concealed_ms(p) for p in points if begin_ns <= p.time_ns < end_ns)
+        playout = heard.playouts[call.policies[0]]
+        amounts = audibly_concealed_ms(heard.stream, playout).tolist()
+        windows = zip(playout.series, amounts, strict=True)
+        concealed += sum(amount for point, amount in windows if begin_ns <= point.time_ns < end_ns)
     return {
         "rtt_ms": ns_to_ms(trips[-1]) if trips else None,
         "jitter_ms": call.arrivals.jitter_at_ms(end_ns),

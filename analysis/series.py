@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 
 from analysis.drawing import Series
 from analysis.network import Arrivals, RoundTrip
-from analysis.playout import Playout, PlayoutPoint
+from analysis.playout import Playout
 from analysis.streams import Stream, Timed
 from analysis.units import NS_PER_MS, NS_PER_S, ns_to_ms, ns_to_s
 
 __all__ = ["CallSeries", "audibly_concealed_ms", "call_series"]
 
+TICK_MS = 10.0  # in which NetEQ conceals
+BLEND_MS = 15.0  # less than a packet: what it makes up to blend sound in or out, at either end of a pause
+WINDOW_NS = 200 * NS_PER_MS  # before the first point of a playout
 PAUSE_MS = 60.0  # as between talkspurts: a sender that was silent for longer is not late
 
 
@@ -35,8 +38,8 @@ class CallSeries:
 
     `arrival_s`, `transit_ms` (arrival − RTP time, up to a constant) and `jitter_ms` (RFC 3550) hold one value a packet,
     in the order of arrival; `lost_s` holds the time of each lost packet. `jitter_buffer_delay_ms`, `target_delay_ms`
-    (NaN where nothing was emitted), `concealed_ms`, `removed_ms` and `inserted_ms` are over the window that ends at
-    `playout_s`. `policy` names the playout policy.
+    (NaN where nothing was emitted), `concealed_ms`, `removed_ms` and `inserted_ms` are over
+    the window that ends at `playout_s`. `policy` names the playout policy.
 
     `interarrival_ms` is the time to the packet of the stream that arrived before, at `interarrival_s`; the first packet
     after a pause of the sender has none. `packet_ms` is the usual duration of a packet. `wait_ms` holds the time in the
@@ -86,16 +89,60 @@ class CallSeries:
         return (min(float(e.min()) for e in found), max(float(e.max()) for e in found)) if found else (0.0, 0.0)
 
 
-def audibly_concealed_ms(point: PlayoutPoint) -> float:
-    """Concealment that stands in for sound; a pause of the sender is concealed too, but not to be heard."""
-    return point.concealed_ms - point.silent_concealed_ms
+def audibly_concealed_ms(stream: Stream, playout: Playout) -> Series:
+    """What stood in for sound that was sent, in each window of `playout.series` (ms), shape (n,).
+
+    NetEQ conceals a pause of the sender as it does a loss, and goes silent after about half a second in both. Only the
+    packets tell them apart: in a pause the numbers go on by one while the timestamp jumps. What was made up between
+    the last sample of a talkspurt, as played, and the first of the next does not count; all else does, silent or not.
+    """
+    total = np.array([point.concealed_ms for point in playout.series], dtype=np.float64)
+    if playout.policy != "chrome" or not len(total):
+        return total  # other policies make up nothing between talkspurts
+    end_ns = np.array([point.time_ns for point in playout.series], dtype=np.int64)
+    edges_ns = np.concatenate([end_ns[:1] - WINDOW_NS, end_ns])
+    begins_ns, ends_ns = _pauses(stream, playout)
+    # time in pauses up to each edge; pauses do not overlap
+    length_ns = ends_ns - begins_ns
+    known_ns = np.concatenate([[0], np.cumsum(length_ns)])
+    after = np.searchsorted(begins_ns, edges_ns, side="right")
+    inside_ns = np.where(after > 0, edges_ns - np.append(begins_ns, 0)[after - 1], 0)
+    upto_ns = known_ns[np.maximum(after - 1, 0)] + np.minimum(inside_ns, np.append(length_ns, 0)[after - 1])
+    paused_ms = np.diff(np.where(after > 0, upto_ns, 0)) / NS_PER_MS
+    rest = np.maximum(total - paused_ms, 0)
+    # the last of the blending is up to a tick after the pause
+    blended = np.diff(np.searchsorted(ends_ns + round(TICK_MS * NS_PER_MS), edges_ns)) > 0
+    return np.where(((paused_ms > 0) | blended) & (rest < BLEND_MS), 0, rest)
+
+
+def _pauses(stream: Stream, playout: Playout) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When each pause of the sender begins and ends where it is heard (ns), in order of time."""
+    none = np.zeros(0, dtype=np.int64)
+    begins, samples, left_ns = playout.piece_position, playout.piece_samples, playout.piece_ns
+    position = stream.position + stream.origin
+    before = np.flatnonzero((np.diff(stream.talkspurt) > 0) & (np.diff(position) > 0))
+    if not len(before) or not len(begins):
+        return none, none
+    lost = np.diff(stream.sequence)[before] - 1
+    last = position[before] + stream.samples[before] * (1 + lost)  # first sample of the pause
+    # the piece that holds the end of the talkspurt, or the last before it; and the first of the next talkspurt
+    piece = np.searchsorted(begins, last, side="left") - 1
+    following = np.searchsorted(begins + samples, position[before + 1], side="right")
+    known = (piece >= 0) & (following < len(begins))
+    piece, following, last, first = piece[known], following[known], last[known], position[before + 1][known]
+    per_sample_ns = NS_PER_S / playout.rate_hz
+    begin_ns = left_ns[piece] + ((last - begins[piece]) * per_sample_ns).astype(np.int64)
+    into = np.maximum(first - begins[following], 0)
+    end_ns = left_ns[following] + (into * per_sample_ns).astype(np.int64)
+    order = np.argsort(begin_ns, kind="stable")
+    begin_ns, end_ns = begin_ns[order], np.maximum(end_ns, begin_ns)[order]
+    return begin_ns, np.minimum(end_ns, np.append(begin_ns[1:], end_ns[-1:]))
 
 
 def call_series(
     call: int,
     zero_ns: int,
     arrivals: Arrivals,
-    points: Iterable[PlayoutPoint],
     policy: str,
     *,
     heard: Sequence[tuple[Stream, Playout | None]] = (),
@@ -112,8 +159,6 @@ def call_series(
     zero_ns : int
         Time 0 of the call (monotonic ns).
     arrivals : Arrivals
-    points : iterable of PlayoutPoint
-        Of all streams of the call, under `policy`.
     policy : str
     heard : sequence of (Stream, Playout or None)
         The streams behind `arrivals`, each with its playout under `policy`; without them there is nothing of single
@@ -124,7 +169,14 @@ def call_series(
     name, axis : str
         What the series are of, and what their time is called.
     """
-    ordered = sorted(points, key=lambda p: p.time_ns)
+    windows = [
+        (point, concealed)
+        for stream, playout in heard
+        if playout is not None
+        for point, concealed in zip(playout.series, audibly_concealed_ms(stream, playout).tolist(), strict=True)
+    ]
+    windows.sort(key=lambda window: window[0].time_ns)
+    ordered = [point for point, _ in windows]
 
     def column(values: Iterable[float | None]) -> Series:
         return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
@@ -141,7 +193,7 @@ def call_series(
         playout_s=column(ns_to_s(p.time_ns - zero_ns) for p in ordered),
         jitter_buffer_delay_ms=column(p.jitter_buffer_delay_ms for p in ordered),
         target_delay_ms=column(p.target_delay_ms for p in ordered),
-        concealed_ms=column(audibly_concealed_ms(p) for p in ordered),
+        concealed_ms=column(concealed for _, concealed in windows),
         policy=policy,
         removed_ms=column(p.removed_ms for p in ordered),
         inserted_ms=column(p.inserted_ms for p in ordered),

@@ -11,7 +11,7 @@ from analysis.codecs import CODECS
 from analysis.network import RoundTrip, arrivals
 from analysis.playout import play
 from analysis.rtp import RtpPacket
-from analysis.series import CallSeries, call_series
+from analysis.series import CallSeries, audibly_concealed_ms, call_series
 from analysis.streams import Timed, build_streams, packet_trace
 
 MS = 1_000_000
@@ -28,9 +28,8 @@ def make(received: list[Timed], policy: str = "fixed:40", **fields: Any) -> Call
     received = sorted(received, key=lambda timed: timed.time_ns)
     streams = build_streams(received, PCMU)
     played = [play(packet_trace(s, np.zeros(int(s.samples.sum()), dtype=np.float32)), policy) for s in streams]
-    points = [p for playout in played for p in playout.series]
     heard = list(zip(streams, played, strict=True))
-    return call_series(0, 0, arrivals(streams), points, policy, heard=heard, received=received, **fields)
+    return call_series(0, 0, arrivals(streams), policy, heard=heard, received=received, **fields)
 
 
 def test_time_between_packets_is_that_of_arrival_and_the_packet_time_that_of_the_sound() -> None:
@@ -92,7 +91,7 @@ def test_chrome_has_its_windows_and_round_trips_their_times() -> None:
 
 def test_without_streams_nothing_is_said_of_single_packets() -> None:
     streams = build_streams([packet(i, 20 * i) for i in range(10)], PCMU)
-    series = call_series(3, 0, arrivals(streams), [], "none")
+    series = call_series(3, 0, arrivals(streams), "none")
     assert series.duplicate_s is series.reordered_s is series.late_s is None
     assert series.packet_ms is series.longest_loss is None
     assert (series.title, series.span_s) == ("call 3", (0.0, 0.18))
@@ -100,5 +99,58 @@ def test_without_streams_nothing_is_said_of_single_packets() -> None:
 
 def test_a_call_without_packets_is_empty_and_times_before_zero_stay() -> None:
     assert make([]).span_s == (0.0, 0.0)
-    series = call_series(0, 5 * 10**9, arrivals(build_streams([packet(i, 20 * i) for i in range(9)], PCMU)), [], "none")
+    series = call_series(0, 5 * 10**9, arrivals(build_streams([packet(i, 20 * i) for i in range(9)], PCMU)), "none")
     assert series.span_s == pytest.approx((-5.0, -4.84))
+
+
+def tone(streams: list[Any]) -> list[Any]:
+    """Each stream with the sound of a tone, which NetEQ conceals as speech, played by `chrome`."""
+    sounds = [np.sin(np.arange(int(s.samples.sum())) * 0.5).astype(np.float32) * 0.3 for s in streams]
+    return [play(packet_trace(s, sound), "chrome") for s, sound in zip(streams, sounds, strict=True)]
+
+
+def audible_ms(received: list[Timed]) -> float:
+    streams = build_streams(received, PCMU)
+    return sum(float(audibly_concealed_ms(*each).sum()) for each in zip(streams, tone(streams), strict=True))
+
+
+def test_an_outage_is_concealed_audibly_however_long_and_silent() -> None:
+    # packets 100 to 174 come all at once, 1.5 s late: numbers and timestamps go on as if nothing had been
+    received = [packet(i, max(20 * i, 3500 if 100 <= i < 175 else 0)) for i in range(300)]
+    streams = build_streams(received, PCMU)
+    (played,) = tone(streams)
+    silent_ms = sum(point.silent_concealed_ms for point in played.series)
+    assert silent_ms > 500  # expand has gone silent long before the packets come
+    # the buffer covers at most some packets of it; the rest has to be made up
+    assert 1400 < audible_ms(received) <= 1500
+    assert audible_ms(received) == pytest.approx(sum(point.concealed_ms for point in played.series))
+
+
+@pytest.mark.parametrize("pause_ms", [80, 300, 2000])
+def test_a_pause_of_the_sender_is_not_concealed_audibly(pause_ms: int) -> None:
+    def with_pauses(i: int) -> Timed:
+        before = i // 40 * pause_ms
+        return packet(i, 20 * i + before, timestamp=160 * i + 8 * before)
+
+    received = [with_pauses(i) for i in range(400)]
+    (played,) = tone(build_streams(received, PCMU))
+    if pause_ms > 100:
+        assert sum(point.concealed_ms for point in played.series) > 8 * pause_ms  # there is something to be left out
+    assert audible_ms(received) == 0
+    # a loss in a talkspurt still counts, as it would without the pauses
+    lossy = [timed for i, timed in enumerate(received) if i not in (210, 211, 212)]
+    assert audible_ms(lossy) == pytest.approx(60, abs=25)  # NetEQ makes up for what it stretches around a loss
+
+
+def test_what_was_lost_at_the_end_of_a_talkspurt_counts_beside_the_pause() -> None:
+    received = [packet(i, 20 * i + i // 40 * 1000, timestamp=160 * i + i // 40 * 8000) for i in range(120)]
+    lossy = [timed for i, timed in enumerate(received) if i not in (77, 78, 79)]
+    assert audible_ms(lossy) == pytest.approx(60, abs=25)
+
+
+@pytest.mark.parametrize("policy", ["none", "fixed:40"])
+def test_policies_that_make_up_nothing_in_a_pause_keep_all_of_it(policy: str) -> None:
+    received = [
+        packet(i, 20 * i + i // 40 * 1000, timestamp=160 * i + i // 40 * 8000) for i in range(120) if i not in (50, 51)
+    ]
+    assert make(received, policy).concealed_ms.sum() == pytest.approx(40)
