@@ -14,6 +14,7 @@ from analysis.audibility import LevelTrack, Run, audible_runs
 from analysis.echo import without_echo
 from analysis.edges import UNCERTAIN_MS
 from analysis.errors import NotMeasurable
+from analysis.onset import find_end
 from analysis.references import Occurrence, Reference
 from analysis.reverberation import ROOM_FALL_DB, WITHIN_MS, direct_end, in_room, steepest_fall_db
 from analysis.stretches import Stretch, find_stretches
@@ -128,24 +129,27 @@ def _with_what_follows(
     Reverberation goes on as well, but falls at once; and where the agent speaks, it may be the agent that is heard.
     """
     stop = utterance.stop
-    if stop is None:
+    run = None if stop is None else next((r for r in runs if r.start <= stop.sample < r.end), None)
+    if stop is None or run is None or samples_to_ms(run.end - stop.sample, track.rate_hz) <= BEYOND_MS:
         return utterance
-    run = next((r for r in runs if r.start <= stop.sample < r.end), None)
-    if run is None or samples_to_ms(run.end - stop.sample, track.rate_hz) <= BEYOND_MS:
+    if any(stop.sample < u.first <= run.end for u in known):
+        return utterance
+    try:
+        # a run goes on until its last window over θ, which noise may have lifted
+        by_level = find_end(track, run.end, after=run.start)
+    except NotMeasurable:
         return utterance
     fall = steepest_fall_db(track, run.start, run.end, stop.threshold_dbov)
     room = "room" in stop.flags and (fall is None or fall < ROOM_FALL_DB)
-    if any(stop.sample < u.first <= run.end for u in known):
-        return utterance
-    end = direct_end(track, run.start, run.end) if room else run.end
+    end = direct_end(track, run.start, run.end) if room else by_level.sample
     beyond_ms = samples_to_ms(end - stop.sample, track.rate_hz)
-    if beyond_ms <= (ROOM_BEYOND_MS if room else BEYOND_MS):
+    if beyond_ms - by_level.uncertainty_ms - stop.uncertainty_ms <= (ROOM_BEYOND_MS if room else BEYOND_MS):
         return utterance
     flags = tuple(dict.fromkeys((*stop.flags, "sound_beyond")))
     if any(s.first <= run.end and s.last >= stop.sample for s in heard):
         return replace(utterance, flags=flags)
     if beyond_ms > MAX_BEYOND_MS:
-        return replace(utterance, stop=None, last=run.end, flags=flags, reason="sound_beyond")
+        return replace(utterance, stop=None, last=end, flags=flags, reason="sound_beyond")
     parts = {**stop.parts_ms, "beyond": beyond_ms}
     stop = replace(
         stop, sample=end, parts_ms=parts, uncertainty_ms=math.hypot(*parts.values()), evidence="level", flags=flags
