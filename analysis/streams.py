@@ -7,7 +7,7 @@ first packet of the stream; arrivals are monotonic nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.codecs import Codec, Decoder, packet_samples
+from analysis.reception import REUSED_NS, begins_again
 from analysis.rtp import RtpPacket, signed_difference
-from analysis.trace import PacketTrace, Sound, talkspurts
+from analysis.trace import PacketTrace, Sound, no_noise, talkspurts
 
 __all__ = [
     "Decoded",
@@ -35,6 +36,7 @@ MAX_MISORDER = 3000  # packets; as much as MAX_DROPOUT, since stalls reorder far
 MAX_OVERTAKEN = 25  # packets (0.5 s) by which the one that arrived first may have overtaken others
 MAX_OVERTAKEN_TICKS = 48_000  # 1 s of Opus, 6 s of G.711 and G.722
 SPLIT_GAP_MS = 2000  # as far as the noise floor looks back, so that splitting there changes nothing
+NOISE_RATE_HZ = 8000  # of the comfort noise that browsers know
 MAX_CONCEALED = 50  # packets in a row; beyond it a decoder has long faded to silence
 
 
@@ -53,7 +55,8 @@ class Stream:
     `sequence` is extended, and counts packets with sound alone: where others of the SSRC came in between (comfort
     noise, telephone events, padding), those after them have moved up, so that a step of more than 1 is a loss.
     `position` and `samples` in samples at `codec.rate_hz`; `timestamp` unwrapped RTP ticks, where the packet that
-    arrived first has its own 32-bit value; `talkspurt` counts from 0.
+    arrived first has its own 32-bit value; `talkspurt` counts from 0. `noise` are its packets of comfort noise, as in
+    `PacketTrace`, at positions of this stream.
     """
 
     ssrc: int
@@ -67,6 +70,7 @@ class Stream:
     talkspurt: NDArray[np.int64]
     payloads: tuple[bytes, ...] = field(repr=False)
     duplicates: int = 0
+    noise: NDArray[np.int64] = field(default_factory=no_noise, repr=False)
 
     @property
     def origin(self) -> int:
@@ -119,10 +123,13 @@ class _Counter:
     def __init__(self) -> None:
         self.generations: list[dict[int, tuple[int, Timed]]] = []
         self.soundless: list[set[int]] = []
+        self.noise: list[dict[int, tuple[int, Timed]]] = []
         self.duplicates: list[int] = []
         self.highest = 0
         self.timestamp = 0
+        self.first_ns = 0
         self.stray: Timed | None = None
+        self.stray_copies = False  # the stray has number and timestamp of one that is here
 
     def add(self, timed: Timed) -> None:
         packet = timed.packet
@@ -134,16 +141,36 @@ class _Counter:
         sequence, timestamp = self.highest + steps, self.timestamp + ticks
         forward = 0 < steps < MAX_DROPOUT and ticks >= 0
         known = self.generations[-1].get(sequence)
-        if not forward and (known[0] != timestamp if known else not self._fits(sequence, timestamp)):
-            self._jump(timed)
-            return
-        self.stray = None
+        copy = known is not None and known[0] == timestamp
         if known:
-            self.duplicates[-1] += 1
+            fits = copy and timed.time_ns - known[1].time_ns < REUSED_NS
+        else:
+            fits = forward or self._fits(sequence, timestamp, timed.time_ns)
+        if self._begins_again(timed, fits=fits, old=fits and (forward or known is not None)):
+            return
+        self.stray = None if fits else timed
+        self.stray_copies = copy
+        self.duplicates[-1] += copy
+        if known or not fits:
             return
         self.generations[-1][sequence] = (timestamp, timed)
         if forward:
             self.highest, self.timestamp = sequence, timestamp
+
+    def _begins_again(self, timed: Timed, *, fits: bool, old: bool) -> bool:
+        """Take a packet and the stray before it as the first two of a sender that began again, if they are.
+
+        `old`: it goes on with what was there before, or is the network's copy of that.
+        """
+        stray, copies = self.stray, self.stray_copies
+        if stray is None or (copies and old):
+            return False
+        if not begins_again(stray.packet, timed.packet, same_timestamp=copies, fits=fits):
+            return False
+        self.duplicates[-1] -= copies
+        self._restart(stray)
+        self.add(timed)
+        return True
 
     def add_soundless(self, sequence_number: int) -> None:
         """Take note of a packet of this SSRC that carries no sound, so that its number is not a loss."""
@@ -151,7 +178,15 @@ class _Counter:
         if abs(steps) < MAX_DROPOUT:
             self.soundless[-1].add(self.highest + steps)
 
-    def _fits(self, sequence: int, timestamp: int) -> bool:
+    def add_noise(self, timed: Timed) -> None:
+        """Take a packet of comfort noise."""
+        packet = timed.packet
+        steps = signed_difference(packet.sequence_number, self.highest & 0xFFFF, 16)
+        ticks = signed_difference(packet.timestamp, self.timestamp & 0xFFFFFFFF, 32)
+        self.add_soundless(packet.sequence_number)
+        self.noise[-1].setdefault(self.highest + steps, (self.timestamp + ticks, timed))
+
+    def _fits(self, sequence: int, timestamp: int, time_ns: int) -> bool:
         """True if a packet may have been overtaken by those that are here: its timestamp lies between theirs."""
         here = self.generations[-1]
         if not -MAX_MISORDER < sequence - self.highest < 0:
@@ -160,27 +195,24 @@ class _Counter:
         before = next((s for s in range(sequence - 1, sequence - MAX_MISORDER, -1) if s in here), None)
         if before is not None:
             return here[before][0] <= timestamp <= here[after][0]
-        # older than all that is here: by little, or it is a restart with lower numbers
+        # older than all that is here: by little and not long after, or it is a restart with lower numbers
+        if time_ns - self.first_ns >= REUSED_NS:
+            return False
         return after - sequence <= MAX_OVERTAKEN and 0 <= here[after][0] - timestamp <= MAX_OVERTAKEN_TICKS
-
-    def _jump(self, timed: Timed) -> None:
-        """A packet that fits nowhere: a restart if the next one follows it, else a stray."""
-        stray = self.stray
-        if stray is not None and timed.packet.sequence_number == (stray.packet.sequence_number + 1) & 0xFFFF:
-            self._restart(stray)
-            self.add(timed)
-        else:
-            self.stray = timed
 
     def _restart(self, timed: Timed) -> None:
         self.highest, self.timestamp = timed.packet.sequence_number, timed.packet.timestamp
         self.generations.append({self.highest: (self.timestamp, timed)})
         self.soundless.append(set())
+        self.noise.append({})
         self.duplicates.append(0)
+        self.first_ns = timed.time_ns
         self.stray = None
 
 
-def build_streams(received: Iterable[Timed], payload_types: Mapping[int, Codec]) -> list[Stream]:
+def build_streams(
+    received: Iterable[Timed], payload_types: Mapping[int, Codec], *, noise_types: Collection[int] = ()
+) -> list[Stream]:
     """Sort tapped packets into streams.
 
     Parameters
@@ -188,7 +220,10 @@ def build_streams(received: Iterable[Timed], payload_types: Mapping[int, Codec])
     received : iterable of Timed
         In order of arrival.
     payload_types : mapping of int to Codec
-        The negotiated payload types; packets of another (comfort noise, telephone events) carry no sound here.
+        The negotiated payload types; packets of another (telephone events) carry no sound here.
+    noise_types : collection of int
+        Payload types of comfort noise (RFC 3389). It belongs to the codecs whose sound has 8000 samples a second, and
+        to what came before it: a stream begins with sound.
 
     Returns
     -------
@@ -204,7 +239,11 @@ def build_streams(received: Iterable[Timed], payload_types: Mapping[int, Codec])
             counter = counters.setdefault(packet.ssrc, {}).setdefault(codec.name, _Counter())
             counter.add(timed)
         for other in counters.get(packet.ssrc, {}).values():
-            if other is not counter:
+            if other is counter:
+                continue
+            if packet.payload_type in noise_types and packet.payload:
+                other.add_noise(timed)
+            else:
                 other.add_soundless(packet.sequence_number)
     by_name = {codec.name: codec for codec in payload_types.values()}
     streams = [
@@ -226,6 +265,11 @@ def _stream(ssrc: int, generation: int, codec: Codec, counter: _Counter) -> Stre
     sequence -= np.searchsorted(soundless, sequence) - int(np.searchsorted(soundless, order[0]))
     samples = np.array([packet_samples(codec, p) for p in payloads], dtype=np.int64)
     position = (timestamp - timestamp[0]) * codec.rate_hz // codec.clock_rate_hz
+    noise = [
+        ((at - int(timestamp[0])) * codec.rate_hz // codec.clock_rate_hz, timed.time_ns, timed.packet.payload[0] & 0x7F)
+        for _, (at, timed) in sorted(counter.noise[generation].items())
+        if codec.rate_hz == NOISE_RATE_HZ
+    ]
     return Stream(
         ssrc=ssrc,
         generation=generation,
@@ -238,6 +282,7 @@ def _stream(ssrc: int, generation: int, codec: Codec, counter: _Counter) -> Stre
         talkspurt=talkspurts(sequence, position, samples, codec.rate_hz),
         payloads=payloads,
         duplicates=counter.duplicates[generation],
+        noise=np.array(noise, dtype=np.int64).reshape(-1, 3),
     )
 
 
@@ -296,6 +341,7 @@ def packet_trace(stream: Stream, pcm: NDArray[np.float32] | Sound) -> PacketTrac
         arrival_ns=stream.arrival_ns,
         payload_bytes=np.array([len(p) for p in stream.payloads], dtype=np.int64),
         pcm=pcm,
+        noise=stream.noise + np.array((stream.origin, 0, 0)),
     )
 
 

@@ -128,6 +128,27 @@ class TestBeginningAgain:
             reception.add(FRAME_NS * k, packet(sequence, FRAME * k))
         assert counts(reception) == (10, 6, 4, 0)
 
+    @pytest.mark.parametrize(
+        ("numbers", "ticks"),
+        [(100, 60_500), (0, 0), (0, 5), (-10, -10 * FRAME), (-80, -80 * FRAME - 500), (250, 0)],
+    )
+    def test_numbers_that_are_used_again(self, numbers: int, ticks: int) -> None:
+        # 6 s later, as a stack does that always begins at the same numbers, or a little before where it began
+        reception = Reception(8_000)
+        for k in range(300):
+            reception.add(FRAME_NS * k, packet(1000 + k, 70_000 + 160 * k))
+        for k in range(300):
+            reception.add(FRAME_NS * (301 + k), packet(1000 + numbers + k, 70_000 + ticks + 160 * k))
+        assert counts(reception) == (600, 600, 0, 0)
+        assert reception.jitter_ticks == 0.0
+
+    def test_a_single_old_copy_is_no_new_beginning(self) -> None:
+        reception = receive(*range(300))
+        for number in (7, 100, 3):
+            reception.add(FRAME_NS * 200_000, packet(number))
+        reception.add(FRAME_NS * 200_001, packet(300))
+        assert counts(reception) == (301, 301, 0, 3)
+
     @pytest.mark.parametrize("late", [1, 99, 101, 2500])
     def test_a_late_packet_is_no_new_beginning(self, late: int) -> None:
         # its timestamp goes back with its number; 2500 packets are 50 s

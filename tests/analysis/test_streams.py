@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from analysis.audibility import LevelTrack, first_audible
 from analysis.codecs import CODECS, Codec, encode
+from analysis.reception import Reception
 from analysis.rtp import RtpPacket
 from analysis.streams import MAX_DROPOUT, Stream, Timed, build_streams, decode, spans
 
@@ -33,6 +34,10 @@ def steady(count: int, *, sequence: int = 1000, timestamp: int = 500_000, at_ns:
     return [
         opus(sequence + i, timestamp + FRAME * i, at_ns=at_ns + FRAME_NS * i, payload=SILENCE) for i in range(count)
     ]
+
+
+def _time(timed: Timed) -> int:
+    return timed.time_ns
 
 
 def only(packets: Iterable[Timed]) -> Stream:
@@ -179,6 +184,75 @@ class TestRestarts:
         assert [s.generation for s in streams] == [0, 1]
         assert streams[1].position.tolist() == [FRAME * i for i in range(80)]
         assert [s.duplicates for s in streams] == [0, 0]
+
+    @pytest.mark.parametrize(
+        ("sequence", "timestamp"),
+        [
+            (0, 0),  # a sender that always begins at the same numbers
+            (0, 5),
+            (0, -FRAME),
+            (-10, -10 * FRAME),  # a little before where it began the last time
+            (-80, -80 * FRAME),
+            (-80, -12_345),
+            (100, 100 * FRAME),
+            (249, 0),
+        ],
+    )
+    def test_numbers_that_are_used_again(self, sequence: int, timestamp: int) -> None:
+        again = steady(300, sequence=1000 + sequence, timestamp=500_000 + timestamp, at_ns=301 * FRAME_NS)
+        streams = build_streams([*steady(300), *again], TYPES)
+        assert [len(s.sequence) for s in streams] == [300, 300]
+        assert [s.duplicates for s in streams] == [0, 0]
+        assert streams[1].arrival_ns[0] == 301 * FRAME_NS
+
+    @pytest.mark.parametrize("missing", [(), (0,), (1,), (2, 3), range(8)])
+    def test_numbers_that_are_used_again_are_in_part_lost(self, missing: Sequence[int]) -> None:
+        again = [t for i, t in enumerate(steady(300, timestamp=500_005, at_ns=10**10)) if i not in missing]
+        streams = build_streams([*steady(300), *again], TYPES)
+        assert [len(s.sequence) for s in streams] == [300, 300 - len(missing)]
+
+    def test_copies_of_the_network_are_no_sender_that_begins_again(self) -> None:
+        packets = steady(200)
+        # a burst of them within 1.9 s, as they were sent; and single ones after longer
+        burst = [replace(t, time_ns=t.time_ns + 1_900_000_000) for t in packets[-50:]]
+        single = [replace(packets[i], time_ns=10**10 + i) for i in (3, 90, 7, 50)]
+        stream = only([*packets, *burst, *single])
+        assert (len(stream.sequence), stream.duplicates) == (200, 54)
+        # a copy of the last packet in a pause, and then the next
+        pause = [replace(packets[-1], time_ns=10**10), opus(1200, 500_000 + 1000 * FRAME, at_ns=2 * 10**10)]
+        stream = only([*packets, *pause])
+        assert (len(stream.sequence), stream.duplicates) == (201, 1)
+
+    @settings(deadline=None, max_examples=150)
+    @given(
+        runs=st.lists(
+            st.tuples(st.integers(0, 2000), st.sampled_from([0, 5, -7 * FRAME, 300 * FRAME, 1 << 31]), st.booleans()),
+            min_size=1,
+            max_size=4,
+        ),
+        lost=st.sets(st.tuples(st.integers(0, 3), st.integers(3, 196))),
+        copied=st.sets(st.tuples(st.integers(0, 3), st.integers(3, 196))),
+    )
+    def test_the_receivers_counters_agree(
+        self,
+        runs: list[tuple[int, int, bool]],
+        lost: set[tuple[int, int]],
+        copied: set[tuple[int, int]],
+    ) -> None:
+        packets: list[Timed] = []
+        for number, (sequence, timestamp, same) in enumerate(runs):
+            ticks = 500_000 + timestamp + (FRAME * sequence if same else 0)
+            sent = steady(200, sequence=sequence, timestamp=ticks, at_ns=number * 10**10)
+            copies = [replace(t, time_ns=t.time_ns + 30_000_000) for i, t in enumerate(sent) if (number, i) in copied]
+            arrived = [t for i, t in enumerate(sent) if (number, i) not in lost]
+            packets += sorted(arrived + [c for c in copies if c.packet in [t.packet for t in arrived]], key=_time)
+        reception = Reception(48_000)
+        for timed in packets:
+            reception.add(timed.time_ns, timed.packet)
+        streams = build_streams(packets, TYPES)
+        assert reception.packets_received == sum(len(s.sequence) for s in streams)
+        assert reception.duplicates == sum(s.duplicates for s in streams)
+        assert reception.packets_received + reception.duplicates == len(packets)
 
     def test_timestamps_that_step_back_begin_a_new_stream(self) -> None:
         streams = build_streams(steady(10) + steady(10, sequence=1010, timestamp=400_000, at_ns=10 * FRAME_NS), TYPES)
