@@ -21,7 +21,7 @@ from analysis.page import template
 from analysis.playout import Playout
 from analysis.report_words import LABEL_CHARS, MISSING, ms_text
 from analysis.rtp import signed_difference
-from analysis.series import CallSeries, call_series
+from analysis.series import CONCEALED, CallSeries, call_series
 from analysis.streams import Stream, Timed, build_streams
 from analysis.units import ns_to_s
 
@@ -36,6 +36,7 @@ POLICIES = {
     "fixed": "the first packet of a talkspurt plays that many milliseconds after it arrived, all others in time",
     "none": "no buffer: a packet is heard as it arrives",
 }
+CONCEALED_AS_COUNTED = " The counter concealedSamples holds both, as a browser's does."
 CAUTIONS = (
     "This is no user latency: a capture of packets does not say when a caller stopped speaking.",
     "Delays count from the fastest packet of the stream, so they are what comes on top of the path's own delay, which "
@@ -124,6 +125,7 @@ def render_capture(
         ("Delays", "Arrival less the place on the sender's media clock, from the smallest of the stream."),
         ("Jitter", "RFC 3550, appendix A.8: each packet against the one that arrived before it."),
         ("Losses", "Gaps in the sequence numbers. A packet that came more than once counts once."),
+        ("Concealed", CONCEALED + (CONCEALED_AS_COUNTED if said == "chrome" else "")),
         ("Too late", "The packet arrived, but no sample of it was played."),
         ("Statistics", "W3C webrtc-stats, inbound-rtp. What packets and policy do not determine is absent."),
     ]
@@ -156,7 +158,7 @@ def _stream(stream: CapturedStream, *, drawn: bool) -> dict[str, Any]:
             f"{said['packetsLost']:,}",
             ms_text(1000 * said["jitter"]),
             _mean_delay(said),
-            ms_text(found.concealed_ms),
+            MISSING if found.concealed_ms is None else ms_text(float(stream.series.concealed_ms.sum())),
             f"{ns_to_s(found.last_ns - found.first_ns):,.1f}",
         ],
         "warnings": [plain(text, WARNING_CHARS) for text in found.warnings[:MAX_WARNINGS]],

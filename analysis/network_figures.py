@@ -117,7 +117,7 @@ def _between(series: CallSeries, begin_s: float, end_s: float) -> CallSeries:
         series.removed_ms,
         series.inserted_ms,
     )
-    played_s, played_ms = cut(series.played_s, series.played_ms)
+    played_s, played_ms = cut(*_met(series.played_s, series.played_ms, begin_s, end_s))
     return replace(
         series,
         arrival_s=arrival_s,
@@ -136,6 +136,17 @@ def _between(series: CallSeries, begin_s: float, end_s: float) -> CallSeries:
         reordered_s=times(series.reordered_s),
         late_s=times(series.late_s),
     )
+
+
+def _met(t: Series, value: Series, *bounds_s: float) -> tuple[Series, Series]:
+    """The line with a point where it meets each bound, so that a cut there leaves nothing of it out."""
+    for bound in bounds_s:
+        joined = np.isfinite(value[:-1]) & np.isfinite(value[1:])
+        at = np.flatnonzero(joined & (t[:-1] < bound) & (t[1:] > bound))
+        part = (bound - t[at]) / (t[at + 1] - t[at])
+        between = value[at] + part * (value[at + 1] - value[at])
+        t, value = np.insert(t, at + 1, bound), np.insert(value, at + 1, between)
+    return t, value
 
 
 def _delays(
@@ -237,8 +248,6 @@ def _delays_caption(series: CallSeries, *, known: bool, dense: bool, over: int, 
         said.append(f"Of so many packets the range in each {COLUMNS}th of the time is drawn.")
     if lanes:
         said.append("Lanes: height is the amount (any is at least a quarter high), on the right the sum.")
-        if any(lane.label == "concealed" for lane in lanes):
-            said.append("What stood in for silence of the sender does not count as concealed.")
     absent = {"concealed", "removed", "inserted", "lost"} - {lane.label for lane in lanes}
     if absent and len(series.playout_s):
         order = [name for name in ("concealed", "removed", "inserted", "lost") if name in absent]

@@ -18,6 +18,7 @@ from analysis.result import (
     PREMATURE,
     Result,
 )
+from analysis.series import CONCEALED
 
 __all__ = [
     "LABEL_CHARS",
@@ -219,7 +220,7 @@ def methods(result: Result) -> list[tuple[str, str]]:
         text = f"Modelled from the arrival of the packets, with the policy {plain(ends.policy)}."
         if ends.output is not None:
             text += f" After it {ms_text(ends.output.ms)} ms of output delay, {plain(ends.output.evidence)}."
-        rows.append(("Playout", text))
+        rows += [("Playout", text), ("Concealed", CONCEALED)]
     if ends.at is not None:
         rows.append(("Heard at", AT_TEXTS.get(ends.at, plain(ends.at))))
     return [*rows, ("Ranking", RANKING)]

@@ -20,12 +20,18 @@ from analysis.playout import Playout
 from analysis.streams import Stream, Timed
 from analysis.units import NS_PER_MS, NS_PER_S, ns_to_ms, ns_to_s
 
-__all__ = ["CallSeries", "audibly_concealed_ms", "call_series"]
+__all__ = ["CONCEALED", "CallSeries", "audibly_concealed_ms", "call_series"]
 
 TICK_MS = 10.0  # in which NetEQ conceals
 BLEND_MS = 15.0  # less than a packet: what it makes up to blend sound in or out, at either end of a pause
 WINDOW_NS = 200 * NS_PER_MS  # before the first point of a playout
 PAUSE_MS = 60.0  # as between talkspurts: a sender that was silent for longer is not late
+
+# what the pages mean by it
+CONCEALED = (
+    "What had to be made up because sound that was sent was not there to play. What is made up in a pause of the "
+    "sender is not in it: there the packets' numbers go on by one while their timestamps jump."
+)
 
 
 def _none() -> Series:

@@ -25,7 +25,13 @@ METHODS = (
         "Jitter-buffer delay",
         "Growth of jitterBufferDelay over growth of jitterBufferEmittedCount: a mean over samples.",
     ),
-    ("Concealed", "Sound that was made up where packets were missing; what stood in for silence is not in it."),
+    (
+        "Concealed",
+        "concealedSamples: sound that was made up because no packet was there to play, after a loss, in an outage or in "
+        "a pause of the sender. Of it silent: silentConcealedSamples, the part that came out as silence or comfort "
+        "noise. A browser goes silent after about half a second in an outage as in a pause, so neither tells them "
+        "apart.",
+    ),
     ("Removed, inserted", "Sound that was left out to catch up (acceleration), or stretched to wait (deceleration)."),
     ("Round trip", "By RTCP (roundTripTime) and by STUN on the path in use (currentRoundTripTime), each as reported."),
     (

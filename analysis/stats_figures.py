@@ -82,6 +82,7 @@ def _delays(
         return None
     amounts = [
         _lane("concealed", "vermillion", stream, stream.concealed_ms),
+        _lane("of it silent", "orange", stream, stream.silent_ms),
         _lane("removed", "purple", stream, stream.removed_ms),
         _lane("inserted", "green", stream, stream.inserted_ms),
         _lane("lost", "vermillion", stream, stream.lost, ""),
@@ -109,6 +110,12 @@ def _delays(
     )
     if lanes:
         text += " Lanes: height is the amount (any is at least a quarter high), on the right the sum: ms, or packets."
+    if total_of(amounts[0]) > 0:
+        text += (
+            " Concealed are samples that were made up because no packet was there (concealedSamples), of it silent "
+            "those that were silence or comfort noise (silentConcealedSamples). Both grow in an outage as in a pause "
+            "of the sender."
+        )
     if stream.restarts:
         text += f" Counters went backwards {stream.restarts:,} times (a new receiver): those windows are left out."
     return drawing("reported-delay", f"delay-{name}", f"Jitter buffer as reported, {title}", figure, text)

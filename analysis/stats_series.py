@@ -63,7 +63,8 @@ class InboundStatistics:
 
     `jitter_ms` and `audio_level` (0 to 1) are those of the moment. All others are over the window of `window_s` that
     ends there, NaN for the first one, across a gap, where a counter went backwards (`restarts` counts those), and
-    where the source does not tell. `concealed_ms` is what stands in for sound: silent concealment is not in it.
+    where the source does not tell. `silent_ms` is the part of `concealed_ms` that was silence or comfort noise; neither
+    tells a pause of the sender from an outage.
     """
 
     name: str
@@ -76,6 +77,7 @@ class InboundStatistics:
     jitter_buffer_delay_ms: Series
     target_delay_ms: Series
     concealed_ms: Series
+    silent_ms: Series
     inserted_ms: Series
     removed_ms: Series
     audio_level: Series
@@ -301,7 +303,6 @@ def _inbound(book: _Book, origin_ns: int, context: _Context) -> InboundStatistic
     rate_hz = context.rates.get(book.codec_id or "")
     if rate_hz:
         per_sample = np.where(np.isnan(per_sample), 1000 / rate_hz, per_sample)
-    silent = np.nan_to_num(grown["silentConcealedSamples"])
     lost = np.diff(book.column("packetsLost"), prepend=np.nan)
     return InboundStatistics(
         name=book.name,
@@ -313,7 +314,8 @@ def _inbound(book: _Book, origin_ns: int, context: _Context) -> InboundStatistic
         discarded=grown["packetsDiscarded"],
         jitter_buffer_delay_ms=_ratio_ms(grown["jitterBufferDelay"], emitted),
         target_delay_ms=_ratio_ms(grown["jitterBufferTargetDelay"], emitted),
-        concealed_ms=np.maximum(grown["concealedSamples"] - silent, 0) * per_sample,
+        concealed_ms=grown["concealedSamples"] * per_sample,
+        silent_ms=grown["silentConcealedSamples"] * per_sample,
         inserted_ms=grown["insertedSamplesForDeceleration"] * per_sample,
         removed_ms=grown["removedSamplesForAcceleration"] * per_sample,
         audio_level=book.column("audioLevel"),

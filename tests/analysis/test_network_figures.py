@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.drawing import Drawing, Series, decimate, house_style
-from analysis.network_figures import draw_network
+from analysis.network_figures import _met, draw_network
 from analysis.result import Turn
 from analysis.series import CallSeries
 
@@ -258,3 +258,20 @@ def test_of_many_calls_three_are_drawn_and_all_are_pooled() -> None:
 
 def test_a_drawing_is_the_same_each_time() -> None:
     assert draw(make_series()) == draw(make_series())
+
+
+def test_a_close_up_keeps_the_line_that_runs_through_it() -> None:
+    # one piece from the beginning to the end of the call: only its edges are points
+    series = make_series(played_s=np.array([0.04, 30.04]), played_ms=np.array([40.0, 70.0]))
+    close_up = draw(series, turns=(answered(0, 15.0, 500.0),))["close-up"]
+    line = paths(close_up, "stroke: var(--blue,")[0]
+    points = np.array([[float(v) for v in pair] for pair in re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", line)])
+    assert len(points) == 2
+    assert np.ptp(points[:, 0]) > 400  # from one side of the figure to the other
+
+
+def test_a_line_cut_at_a_window_meets_its_ends_at_the_value_between_and_keeps_gaps() -> None:
+    t, value = np.array([0.0, 10.0, 11.0, 12.0, 20.0]), np.array([0.0, 100.0, np.nan, 50.0, 50.0])
+    found = _met(t, value, 5.0, 11.5, 16.0)
+    assert found[0].tolist() == [0, 5, 10, 11, 12, 16, 20]
+    assert found[1] == pytest.approx([0, 50, 100, np.nan, 50, 50, 50], nan_ok=True)

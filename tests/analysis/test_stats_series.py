@@ -63,7 +63,7 @@ def test_values_over_a_window_are_growth_over_growth() -> None:
     assert found.name == "ssrc 0x00000007"
 
 
-def test_concealment_in_milliseconds_is_told_by_the_source_or_by_its_codec_and_leaves_silence_out() -> None:
+def test_concealment_in_milliseconds_is_told_by_the_source_or_by_its_codec_and_silence_is_a_part_of_it() -> None:
     def at(concealed: int, silent: int, **more: Any) -> dict[str, Any]:
         return inbound(concealedSamples=concealed, silentConcealedSamples=silent, codecId="C", **more)
 
@@ -71,7 +71,8 @@ def test_concealment_in_milliseconds_is_told_by_the_source_or_by_its_codec_and_l
         [at(0, 0, totalSamplesReceived=0, totalSamplesDuration=0.0)],
         [at(4800, 960, totalSamplesReceived=48000, totalSamplesDuration=1.0)],
     )
-    assert told.inbound[0].concealed_ms[1] == pytest.approx(80)
+    assert told.inbound[0].concealed_ms[1] == pytest.approx(100)
+    assert told.inbound[0].silent_ms[1] == pytest.approx(20)
     g722 = {"type": "codec", "id": "C", "mimeType": "audio/G722", "clockRate": 8000}
     by_codec = series([at(0, 0), g722], [at(1600, 0), g722])
     assert by_codec.inbound[0].concealed_ms[1] == pytest.approx(100)
