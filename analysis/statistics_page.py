@@ -27,8 +27,8 @@ METHODS = (
     ),
     (
         "Concealed",
-        "concealedSamples: sound that was made up because no packet was there to play, after a loss, in an outage or in "
-        "a pause of the sender. Of it silent: silentConcealedSamples, the part that came out as silence or comfort "
+        "concealedSamples: sound that was made up because no packet was there to play, after a loss, in an outage or "
+        "in a pause of the sender. Of it silent: silentConcealedSamples, the part that came out as silence or comfort "
         "noise. A browser goes silent after about half a second in an outage as in a pause, so neither tells them "
         "apart.",
     ),

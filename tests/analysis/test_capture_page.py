@@ -38,7 +38,7 @@ def concealed(html: str) -> str:
     """The cell of the head's table."""
     head = re.findall(r"<th[^>]*>([^<]*)</th>", html)
     cells = re.findall(r"<td[^>]*>(?:<a[^>]*>)?([^<]*)", html)
-    return cells[head.index("concealed, ms")]
+    return str(cells[head.index("concealed, ms")])
 
 
 def test_concealed_is_what_stood_in_for_sound_and_is_said_once() -> None:

@@ -274,3 +274,23 @@ def test_damage_and_wrong_policies_are_one_line() -> None:
         derive([CallRecord({"call": 0}, call.events, (), ())])
     with pytest.raises(UsageError):
         derive([call], policies=("magic",))
+
+
+@pytest.mark.parametrize(("paused", "least_ms", "most_ms"), [(False, 1380.0, 1500.0), (True, 0.0, 0.0)])
+def test_an_outage_of_a_turn_is_concealed_and_a_pause_of_the_sender_is_not(
+    paused: bool, least_ms: float, most_ms: float
+) -> None:
+    # 1.5 s of nothing in the caller's utterance: the packets of it come at its end, or there were none
+    first, outage, n = 75, 75, 250
+    kept = [i for i in range(n) if not (paused and first <= i < first + outage)]
+    received = [
+        Timed(
+            ZERO_NS + (first + outage if first <= i < first + outage else i) * FRAME_NS,
+            RtpPacket(PAYLOAD_TYPE, number, 1000 + i * SIZE, 7, reply(SIZE, 0, 0)[0]),
+        )
+        for number, i in enumerate(kept)
+    ]
+    (turn,) = derive([record(received)], policies=("chrome",), output=ASSUMED_OUTPUT).result.turns
+    assert turn.network["lost"] == 0
+    # the buffer held some packets when it began
+    assert least_ms <= turn.network["concealed_ms"] <= most_ms
