@@ -250,7 +250,7 @@ class LiveCall:
                 # SRTP encrypts a packet to the same bytes again, so the copy is a true duplicate on the wire
                 sent_ns = self._tap.send(data)
                 left_ns = sent_ns if left_ns is None else left_ns
-                self._reports.sent(packet.payload)
+                self._reports.sent(packet.ssrc, packet.payload)
         except (ConnectionError, OSError, pylibsrtp.Error) as exc:
             logger.debug("call %d: packet %d was not sent: %s", self._call, packet.count, exc)
         return left_ns

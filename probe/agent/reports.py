@@ -42,13 +42,12 @@ class Reports:
         """Whether the caller takes reference times of ours, and answers them."""
         self._receptions: dict[int, Reception] = {}
         self._ledger = RtcpLedger(wall_shift_ns)
-        self._packets_sent = 0
-        self._octets_sent = 0
+        self._sent: dict[int, tuple[int, int]] = {}  # by SSRC, since each counts anew: packets, octets of payload
 
-    def sent(self, payload: bytes) -> None:
-        """A packet left."""
-        self._packets_sent += 1
-        self._octets_sent += len(payload)
+    def sent(self, ssrc: int, payload: bytes) -> None:
+        """A packet of this source left."""
+        packets, octets = self._sent.get(ssrc, (0, 0))
+        self._sent[ssrc] = packets + 1, octets + len(payload)
 
     def received(self, arrival_ns: int, packet: RtpPacket, codec: Codec) -> None:
         """A packet of the caller's arrived."""
@@ -71,8 +70,8 @@ class Reports:
         """A sender report where something was sent, else a receiver report; our name; XR if due; BYE at the end."""
         blocks = [self._block(ssrc, reception, now_ns) for ssrc, reception in self._receptions.items()]
         ntp, sender = self.ntp(now_ns), None
-        if self._packets_sent:
-            sender = SenderInfo(ntp, stream.rtp_timestamp_at(now_ns), self._packets_sent, self._octets_sent)
+        if stream.ssrc in self._sent:
+            sender = SenderInfo(ntp, stream.rtp_timestamp_at(now_ns), *self._sent[stream.ssrc])
         report = serialize_receiver_report(stream.ssrc, blocks, sender)
         more = ExtendedReport(stream.ssrc, ntp if self.reference_times else None, self._ledger.delays(now_ns))
         extended = serialize_extended_report(more) if self.reference_times or more.delays else b""
