@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from analysis.units import ns_to_s
+from analysis.units import ns_to_ms, ns_to_s
 from probe.checks import PairChecks
 from probe.tap import MediaTap
 
@@ -55,15 +55,15 @@ def codec_statistics(codec: Any) -> dict[str, Any]:
     return fields
 
 
-def path_statistics(tap: MediaTap) -> list[dict[str, Any]]:
+def path_statistics(tap: MediaTap, wall_shift_ns: int) -> list[dict[str, Any]]:
     """`transport`, `candidate-pair`, `local-candidate` and `remote-candidate`, without their timestamps.
 
     Of candidate pairs, the one in use; while there is none, up to eight that are being tried. Their numbers are those
-    in which ICE's own lists hold them, which only grow.
+    in which ICE's own lists hold them, which only grow. `wall_shift_ns` is wall time less monotonic time.
     """
     dtls = tap.dtls
     ice = dtls.transport._connection
-    selected = ice._nominated.get(1)
+    selected = tap.selected.get(1)
     pairs = [selected] if selected is not None else list(ice._check_list[:MAX_TRIED])
     stats = [_transport(tap, dtls)]
     for pair in pairs:
@@ -82,7 +82,7 @@ def path_statistics(tap: MediaTap) -> list[dict[str, Any]]:
         }
         if pair is selected:
             stats[0]["selectedCandidatePairId"] = pair_id
-            fields |= _traffic(tap)
+            fields |= _traffic(tap) | _last_packets(tap, wall_shift_ns)
         stats += [fields, _candidate(local_id, "local-candidate", pair.local_candidate, pair.local_addr[0])]
         stats.append(_candidate(remote_id, "remote-candidate", pair.remote_candidate, pair.remote_addr[0]))
     return stats
@@ -101,11 +101,17 @@ def _traffic(tap: MediaTap) -> dict[str, Any]:
     }
 
 
+def _last_packets(tap: MediaTap, wall_shift_ns: int) -> dict[str, float]:
+    times = {"lastPacketSentTimestamp": tap.last_sent_ns, "lastPacketReceivedTimestamp": tap.last_received_ns}
+    return {name: ns_to_ms(time_ns + wall_shift_ns) for name, time_ns in times.items() if time_ns is not None}
+
+
 def _check_fields(checks: PairChecks | None) -> dict[str, Any]:
     if checks is None:
         return {}
     fields: dict[str, Any] = {
         "requestsSent": checks.requests_sent,
+        "consentRequestsSent": checks.consent_requests_sent,
         "responsesReceived": checks.responses_received,
         "requestsReceived": checks.requests_received,
         "responsesSent": checks.responses_sent,
@@ -139,6 +145,7 @@ def _transport(tap: MediaTap, dtls: Any) -> dict[str, Any]:
         "dtlsState": dtls.state,
         "iceState": dtls.transport.state,
         "iceRole": dtls.transport.role,
+        "selectedCandidatePairChanges": tap.selected.changes,
         **_traffic(tap),
         DISCARDED: tap.undecryptable,
     }

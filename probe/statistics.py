@@ -114,7 +114,7 @@ class LiveStatistics:
 
     def snapshot(self, now_ns: int, tap: MediaTap, transceiver: Any) -> list[dict[str, Any]]:
         """All objects as they stand."""
-        stats = path_statistics(tap)
+        stats = path_statistics(tap, self._wall_shift_ns)
         payload_types: set[int] = set()
         mid = {} if transceiver.mid is None else {"mid": transceiver.mid}
         for ssrc, inbound in self._inbound.items():

@@ -16,7 +16,7 @@ from aiortc import RTCPeerConnection
 
 from analysis.rtp import is_rtcp, is_rtp_or_rtcp
 from probe.arrival import Arrival, ArrivalClock
-from probe.checks import CheckLog
+from probe.checks import CheckLog, SelectedPairs
 from probe.clock import Clock
 
 __all__ = ["MediaTap", "TapSink"]
@@ -61,6 +61,10 @@ class MediaTap:
         ICE's own checks, counted and timed.
     packets_sent, bytes_sent, packets_received, bytes_received : int
         What passed the sockets as SRTP or DTLS, since the tap was set; ICE's checks and UDP's headers are not in it.
+    last_sent_ns, last_received_ns : int or None
+        When the last of those did (monotonic).
+    selected : SelectedPairs
+        The candidate pair in use, and how often it changed.
     """
 
     def __init__(
@@ -76,6 +80,9 @@ class MediaTap:
         self.undecryptable = 0
         self.checks = CheckLog()
         self.packets_sent = self.bytes_sent = self.packets_received = self.bytes_received = 0
+        self.last_sent_ns: int | None = None
+        self.last_received_ns: int | None = None
+        self.selected = self._ice._nominated = SelectedPairs(self._ice._nominated)
         for protocol in self._ice._protocols:
             self._listen(protocol, lag_ns)
         self._dtls._send_rtp = self._send_for_aiortc
@@ -89,13 +96,14 @@ class MediaTap:
 
         def datagram_received(data: bytes, address: Any) -> None:
             if is_rtp_or_rtcp(data):
-                self._count_received(data)
-                self._media_received(stamps.read(), data)
+                arrival = stamps.read()
+                self._count_received(arrival.time_ns, data)
+                self._media_received(arrival, data)
                 return
             if self.checks.answers(data):
                 self.checks.answered(stamps.read().time_ns, data)
             elif data[:1] > LAST_OF_STUN:
-                self._count_received(data)
+                self._count_received(stamps.read().time_ns, data)
             else:
                 self.checks.received(protocol, tuple(address[:2]), data)
             to_aioice(data, address)
@@ -104,22 +112,27 @@ class MediaTap:
             now, kind = self._clock.monotonic_ns(), message.message_class
             if kind in (Class.REQUEST, Class.RESPONSE):
                 request = kind == Class.REQUEST
-                self.checks.sent(now, protocol, tuple(address[:2]), message.transaction_id, request=request)
+                remote, pair = tuple(address[:2]), self.selected.get(1)
+                # what ICE asks of a pair that it has chosen is whether the peer still wants to hear it (RFC 7675)
+                consent = pair is not None and pair.protocol is protocol and tuple(pair.remote_addr[:2]) == remote
+                self.checks.sent(now, protocol, remote, message.transaction_id, request=request, consent=consent)
             send_stun(message, address)
 
         async def watched_data(data: bytes, address: Any) -> None:
-            self._count_sent(data)
+            self._count_sent(self._clock.monotonic_ns(), data)
             await send_data(data, address)
 
         protocol.datagram_received = datagram_received
         protocol.send_stun = watched_stun
         protocol.send_data = watched_data
 
-    def _count_received(self, data: bytes) -> None:
+    def _count_received(self, time_ns: int, data: bytes) -> None:
+        self.last_received_ns = time_ns
         self.packets_received += 1
         self.bytes_received += len(data)
 
-    def _count_sent(self, data: bytes) -> None:
+    def _count_sent(self, time_ns: int, data: bytes) -> None:
+        self.last_sent_ns = time_ns
         self.packets_sent += 1
         self.bytes_sent += len(data)
 
@@ -131,7 +144,7 @@ class MediaTap:
     @property
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """Local and remote address of the path in use. Raises ConnectionError where there is none yet."""
-        pair = self._ice._nominated.get(1)
+        pair = self.selected.get(1)
         if pair is None:
             raise ConnectionError("no candidate pair is in use")
         return pair.local_addr, pair.remote_addr
@@ -173,7 +186,7 @@ class MediaTap:
         ConnectionError
             If the transport is not connected, or no longer.
         """
-        pair = self._ice._nominated.get(1)
+        pair = self.selected.get(1)
         srtp = self._dtls._tx_srtp
         if pair is None or srtp is None or self._dtls.state != "connected":
             raise ConnectionError("Cannot send media, not connected")
@@ -181,7 +194,7 @@ class MediaTap:
         protected = srtp.protect_rtcp(data) if rtcp else srtp.protect(data)
         now = self._clock.monotonic_ns()
         pair.protocol.transport.sendto(protected, pair.remote_addr)
-        self._count_sent(protected)
+        self._count_sent(now, protected)
         self._sink.on_sent(now, data, rtcp)
         return now
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aioice.stun import Class, Message, Method
 
 from analysis.rtcp_statistics import RoundTrip
-from probe.checks import MAX_PAIRS, MAX_PENDING, CheckLog, PairChecks
+from probe.checks import MAX_PAIRS, MAX_PENDING, CheckLog, PairChecks, SelectedPairs
 
 LOCAL, REMOTE = "socket", ("127.0.0.1", 5000)
 MS = 1_000_000
@@ -27,7 +27,7 @@ def test_requests_and_their_answers() -> None:
         assert log.answers(answer)
         log.answered((number * 1000 + rtt_ms) * MS, answer)
         assert not log.answers(answer)  # a second copy answers nothing
-    assert log.pairs == {(LOCAL, REMOTE): PairChecks(2, 2, 0, 0, 2, 50 * MS, 30 * MS)}
+    assert log.pairs == {(LOCAL, REMOTE): PairChecks(2, 0, 2, 0, 0, 2, 50 * MS, 30 * MS)}
     assert log.take_round_trips() == [RoundTrip(1020 * MS, 20 * MS, "stun"), RoundTrip(2030 * MS, 30 * MS, "stun")]
     assert log.take_round_trips() == []
 
@@ -37,8 +37,43 @@ def test_a_request_that_was_repeated_times_nothing() -> None:
     log.sent(0, LOCAL, REMOTE, transaction(1), request=True)
     log.sent(500 * MS, LOCAL, REMOTE, transaction(1), request=True)
     log.answered(510 * MS, message(Class.RESPONSE, 1))
-    assert log.pairs == {(LOCAL, REMOTE): PairChecks(requests_sent=2, responses_received=1)}
+    assert log.pairs == {(LOCAL, REMOTE): PairChecks(requests_sent=1, responses_received=1)}
     assert log.take_round_trips() == []
+
+
+def test_consent_checks_stand_apart() -> None:
+    log = CheckLog()
+    log.sent(0, LOCAL, REMOTE, transaction(1), request=True)
+    log.answered(10 * MS, message(Class.RESPONSE, 1))
+    for number in (2, 3, 3):  # the last one repeated
+        log.sent(number * 5000 * MS, LOCAL, REMOTE, transaction(number), request=True, consent=True)
+    log.answered(10_020 * MS, message(Class.RESPONSE, 2))
+    assert log.pairs == {
+        (LOCAL, REMOTE): PairChecks(
+            requests_sent=1,
+            consent_requests_sent=2,
+            responses_received=2,
+            round_trips=2,
+            total_ns=30 * MS,
+            last_ns=20 * MS,
+        )
+    }
+
+
+def test_changes_of_the_pair_in_use() -> None:
+    one, other = object(), object()
+    pairs = SelectedPairs({})
+    assert pairs.changes == 0
+    for pair, changes in ((one, 1), (one, 1), (other, 2), (one, 3)):
+        pairs[1] = pair
+        assert (pairs[1], pairs.changes) == (pair, changes)
+    pairs[2] = other  # another component's
+    assert pairs.changes == 3
+    pairs.clear()
+    assert pairs.changes == 4
+    pairs.clear()
+    assert pairs.changes == 4
+    assert SelectedPairs({1: one}).changes == 1
 
 
 def test_their_requests_and_our_answers() -> None:

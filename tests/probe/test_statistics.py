@@ -16,6 +16,8 @@ from analysis.capture_time import CaptureTime, serialize_capture_time, serialize
 from analysis.codecs import CODECS
 from analysis.rtcp import SenderInfo, ntp_from_unix_ns, serialize_receiver_report
 from analysis.rtp import RtpPacket, serialize_rtp
+from analysis.units import ns_to_ms
+from probe.checks import SelectedPairs
 from probe.clock import SystemClock
 from probe.statistics import LiveStatistics
 from probe.tap import MediaTap
@@ -181,11 +183,17 @@ class TestOutbound:
 
 def snapshot(statistics: LiveStatistics, mid: str | None = "0") -> list[dict[str, Any]]:
     """A snapshot over a connection that has not come to anything yet."""
-    ice = SimpleNamespace(_nominated={}, _check_list=[], _protocols=[], _remote_candidates=[])
+    ice = SimpleNamespace(_check_list=[], _protocols=[], _remote_candidates=[])
     transport = SimpleNamespace(_connection=ice, state="new", role="controlling")
     dtls = SimpleNamespace(transport=transport, state="new", _role="auto", encrypted=False, _ssl=None)
     tap: Any = SimpleNamespace(
-        dtls=dtls, packets_sent=0, packets_received=0, bytes_sent=0, bytes_received=0, undecryptable=0
+        dtls=dtls,
+        selected=SelectedPairs({}),
+        packets_sent=0,
+        packets_received=0,
+        bytes_sent=0,
+        bytes_received=0,
+        undecryptable=0,
     )
     codec = SimpleNamespace(
         payloadType=OPUS, mimeType="audio/opus", clockRate=48000, channels=2, parameters={"minptime": 10, "x": None}
@@ -203,6 +211,7 @@ class TestSnapshot:
             "dtlsState": "new",
             "iceState": "new",
             "iceRole": "controlling",
+            "selectedCandidatePairChanges": 0,
             "packetsSent": 0,
             "packetsReceived": 0,
             "bytesSent": 0,
@@ -294,7 +303,13 @@ def test_over_a_real_connection(monkeypatch: pytest.MonkeyPatch) -> None:
         assert transport["packetsReceived"] > 21
         assert transport["bytesReceived"] > 20 * 62 + 42
         assert (found["state"], found["nominated"]) == ("succeeded", True)
-        assert found["requestsSent"] >= found["responsesReceived"] >= 2
+        assert transport["selectedCandidatePairChanges"] >= 1
+        assert found["requestsSent"] >= 1
+        assert found["consentRequestsSent"] >= 1
+        assert found["requestsSent"] + found["consentRequestsSent"] >= found["responsesReceived"] >= 2
+        now_ms = ns_to_ms(SystemClock().monotonic_ns() + SHIFT_NS)
+        for name in ("lastPacketSentTimestamp", "lastPacketReceivedTimestamp"):
+            assert now_ms - 20_000 < found[name] <= now_ms  # within this test
         assert found["requestsReceived"] >= 1
         assert found["responsesSent"] >= 1
         assert 0 < found["currentRoundTripTime"] < 0.1
@@ -314,4 +329,6 @@ def test_over_a_real_connection(monkeypatch: pytest.MonkeyPatch) -> None:
 def _both_ways(tap: MediaTap) -> bool:
     pair = tap._ice._nominated[1]
     checks = tap.checks.pairs.get((pair.protocol, pair.remote_addr))
-    return checks is not None and checks.round_trips >= 2 and bool(checks.requests_received and checks.responses_sent)
+    if checks is None or checks.round_trips < 2:
+        return False
+    return bool(checks.consent_requests_sent and checks.requests_received and checks.responses_sent)
