@@ -94,27 +94,31 @@ def _columns(instants: Series, columns: int) -> Series:
 
 
 def draw_shares(axes: Any, edges: Series, got: Any, missing: Any, unused: Any) -> None:
-    """Packets received, lost and received too late in each column, as shares of those that were due."""
+    """Packets received, lost and received too late in each column, as shares of those that were due.
+
+    A tick above the axis marks each column with any that was lost or late: a share may be too small to be seen.
+    """
     due = np.maximum(got + missing, 1)
-    bad, late = missing / due, unused / due
-    bad = np.where(missing > 0, np.maximum(bad, LEAST_HEIGHT), 0.0)
-    late = np.where(unused > 0, np.maximum(late, LEAST_HEIGHT), 0.0)
-    late = np.minimum(late, 1 - bad)
+    bad = missing / due
+    late = np.minimum(unused / due, 1 - bad)
     used = (got + missing) > 0
     style = {"fill": True, "linewidth": 0}
     axes.stairs(np.where(used, 1 - bad - late, 0), edges, color=PALETTE["sky"], alpha=0.45, label="received", **style)
     if unused.any():
         edge = {"edgecolor": PALETTE["orange"], "facecolor": PALETTE["orange"]}
         axes.stairs(1 - bad, edges, baseline=1 - bad - late, label="received, too late", fill=True, linewidth=0, **edge)
+        _draw_ticks(axes, edges, (unused > 0) & (missing == 0), "orange")
     if missing.any():
         axes.stairs(np.ones(len(bad)), edges, baseline=1 - bad, color=PALETTE["vermillion"], label="lost", **style)
-        at = (edges[:-1] + edges[1:])[missing > 0] / 2
-        if len(at) <= COLUMNS // 10:  # so many can still be told apart
-            mark = {"color": PALETTE["vermillion"], "markersize": 5, "clip_on": False, "linestyle": "none"}
-            axes.plot(at, np.full(len(at), 1.12), "v", **mark)
+        _draw_ticks(axes, edges, missing > 0, "vermillion")
     axes.set_ylim(0, 1)
     axes.set_yticks([0, 1], ["0", "100 %"])
     axes.set_ylabel("share of\npackets", fontsize=10)
+
+
+def _draw_ticks(axes: Any, edges: Series, marked: Any, colour: str) -> None:
+    at = (edges[:-1] + edges[1:])[marked] / 2
+    axes.vlines(at, 1.06, 1.24, color=PALETTE[colour], linewidth=1.3, clip_on=False)
 
 
 def draw_distribution(axes: Any, edges: Series, value: Series, label: str, colour: str, what: str) -> str:

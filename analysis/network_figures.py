@@ -391,7 +391,7 @@ def _losses_caption(series: CallSeries, column_s: float) -> str:
     width = f"{column_s:.1f} s" if column_s >= 1 else f"{1000 * column_s:.0f} ms"
     text += f" A column is {width}; empty where nothing came."
     if lost or (series.late_s is not None and len(series.late_s)):
-        text += " A column with any loss is marked at least a quarter high, so that a single packet is seen."
+        text += " The ticks above mark each column with any of them: a single one may be too small to be seen."
     return text
 
 

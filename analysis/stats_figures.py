@@ -204,7 +204,7 @@ def _losses(stream: InboundStatistics, span_s: tuple[float, float], name: str, t
         "or came."
     )
     if lost or late:
-        text += " A column with any loss is marked at least a quarter high, so that a single packet is seen."
+        text += " The ticks above mark each column with any of them: a single one may be too small to be seen."
     return drawing("reported-loss", f"loss-{name}", f"Losses as reported, {title}", figure, text)
 
 

@@ -108,14 +108,30 @@ def test_no_loss_is_dropped_and_all_are_counted(lost: int) -> None:
     assert np.abs(expected[:, None] - marks[None, :]).min(axis=1).max() < wide / 500
 
 
-def test_one_loss_in_an_hour_is_seen() -> None:
-    strip = draw(make_series(180_000, lost_s=np.array([1800.0]), longest_loss=1))["loss"]
+def heights(d: str) -> Series:
+    return np.array([float(v) for v in re.findall(r"[ML] -?[\d.]+ (-?[\d.]+)", d)])
+
+
+@pytest.mark.parametrize("kind", ["lost_s", "late_s"])
+def test_one_loss_in_an_hour_is_marked_and_its_share_is_not_made_larger(kind: str) -> None:
+    colour, fields = ("vermillion", {"longest_loss": 1}) if kind == "lost_s" else ("orange", {})
+    strip = draw(make_series(180_000, **{kind: np.array([1800.0])}, **fields))["loss"]
+    tall = np.ptp(heights(max(paths(strip, "fill: var(--sky,"), key=len)))
+    (tick,) = [d for d in paths(strip, f"stroke: var(--{colour},") if d.count("L") == 1]
+    assert np.ptp(heights(tick)) == pytest.approx(0.18 * tall, rel=0.02)
+    assert heights(tick).max() < heights(max(paths(strip, "fill: var(--sky,"), key=len)).min()  # above the axis
+    (area,) = [d for d in paths(strip, f"fill: var(--{colour},") if d.count("L") > 4]
+    # one of the 562 packets of a column
+    assert np.ptp(heights(area)) == pytest.approx(tall / 562, abs=0.02)
+
+
+def test_half_of_the_packets_lost_is_half_of_the_height() -> None:
+    series = make_series(3000)
+    strip = draw(make_series(3000, lost_s=series.arrival_s, longest_loss=1))["loss"]
     (area,) = [d for d in paths(strip, "fill: var(--vermillion,") if d.count("L") > 4]
-    y = np.array([float(v) for v in re.findall(r"[ML] -?[\d.]+ (-?[\d.]+)", area)])
-    frame = max(paths(strip, "fill: var(--sky,"), key=len)
-    tall = np.array([float(v) for v in re.findall(r"[ML] -?[\d.]+ (-?[\d.]+)", frame)])
-    assert np.ptp(y) > 0.2 * np.ptp(tall)
-    assert "1 lost (0.00056 %)" in strip.caption
+    assert np.ptp(heights(area)) == pytest.approx(
+        np.ptp(heights(max(paths(strip, "fill: var(--sky,"), key=len))), rel=0.01
+    )
 
 
 def test_a_pause_breaks_the_lines() -> None:
