@@ -6,18 +6,23 @@ Source: the design's definition of a talkspurt. Arrivals are monotonic ns, posit
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RATES_HZ", "PacketTrace", "Sound", "talkspurts"]
+__all__ = ["RATES_HZ", "PacketTrace", "Sound", "no_noise", "talkspurts"]
 
 RATES_HZ = (8000, 16000, 32000, 48000)
 TALKSPURT_GAP_MS = 60
 
 Int64 = NDArray[np.int64]
+
+
+def no_noise() -> Int64:
+    """The `noise` of a trace that has none."""
+    return np.zeros((0, 3), dtype=np.int64)
 
 
 class Sound(Protocol):
@@ -49,6 +54,9 @@ class PacketTrace:
         Size of each payload.
     pcm : ndarray of float32, shape (samples.sum(),), or Sound
         Decoded audio of the packets one after another, full scale 1.0.
+    noise : ndarray of int64, shape (k, 3), optional
+        Packets of comfort noise (RFC 3389), which are none of the above: position, arrival (ns) and level (dB below
+        full scale) of each, in order of sequence number. Only `chrome` looks at them.
 
     Raises
     ------
@@ -64,6 +72,7 @@ class PacketTrace:
     arrival_ns: Int64
     payload_bytes: Int64
     pcm: NDArray[np.float32] | Sound
+    noise: Int64 = field(default_factory=no_noise)
 
     def __post_init__(self) -> None:
         if self.rate_hz not in RATES_HZ:
@@ -72,6 +81,8 @@ class PacketTrace:
         for name in ("position", "samples", "arrival_ns", "payload_bytes"):
             if len(getattr(self, name)) != count:
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {count} packets")
+        if self.noise.ndim != 2 or self.noise.shape[1] != 3:
+            raise ValueError(f"noise must have shape (k, 3), got {self.noise.shape}")
         if count and int(self.samples.min()) < 1:
             raise ValueError("samples must be positive")
         if isinstance(self.pcm, np.ndarray) and len(self.pcm) != int(self.samples.sum()):

@@ -27,7 +27,7 @@ import aioice.ice
 from aiortc import RTCPeerConnection, RTCSessionDescription
 
 from analysis.errors import UsageError
-from benchmarks.chrome_conditions import Outgoing
+from benchmarks.chrome_conditions import NOISE_PAYLOAD_TYPE, Outgoing
 
 __all__ = ["AT_ONCE", "Call", "Chromium", "disturbed", "play_calls", "write_pair"]
 
@@ -212,6 +212,14 @@ async def _silent(data: bytes) -> None:
     """Takes aiortc's own sender reports, which know nothing of our packets."""
 
 
+def _with_comfort_noise(sdp: str) -> str:
+    """An offer of audio alone that also has comfort noise, which aiortc does not know."""
+    head, separator, media = sdp.partition("m=audio ")
+    line, end, rest = media.partition("\r\n")
+    added = f"a=rtpmap:{NOISE_PAYLOAD_TYPE} CN/8000{end}"
+    return f"{head}{separator}{line} {NOISE_PAYLOAD_TYPE}{end}{rest}{added}"
+
+
 async def _connect(page: Any, call: Call) -> RTCPeerConnection:
     pc = RTCPeerConnection()
     transceiver = pc.addTransceiver("audio", direction="sendonly")
@@ -222,7 +230,10 @@ async def _connect(page: Any, call: Call) -> RTCPeerConnection:
         transceiver.setCodecPreferences([c for c in codecs if c.mimeType == "audio/PCMU"])
     with _loopback_only():
         await pc.setLocalDescription(await pc.createOffer())
-    answer = await page.evaluate(PAGE, pc.localDescription.sdp)
+    offer = pc.localDescription.sdp
+    if call.pcmu:
+        offer = _with_comfort_noise(offer)
+    answer = await page.evaluate(PAGE, offer)
     kept = [line for line in answer.splitlines() if not line.startswith("a=candidate") or " 127.0.0.1 " in line]
     sender.transport._send_rtp = _silent
     await pc.setRemoteDescription(RTCSessionDescription("\r\n".join(kept) + "\r\n", "answer"))

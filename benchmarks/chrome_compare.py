@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 PCAP_NS_MAGIC = 0xA1B23C4D
+COMFORT_NOISE = 13  # RFC 3389
 PCMU = 0
 NS = 1e-9
 WINDOW_S = 1.0
@@ -112,7 +113,9 @@ def read_traces(path: Path) -> dict[int, PacketTrace]:
 
 
 def _trace(packets: dict[int, tuple[int, int, bytes, int]]) -> PacketTrace:
-    ordered = sorted(packets.items())
+    everything = sorted(packets.items())
+    noise = [(p[0], p[1], p[2][0]) for _, p in everything if p[3] == COMFORT_NOISE]
+    ordered = [(number, p) for number, p in everything if p[3] != COMFORT_NOISE]
     pcmu = ordered[0][1][3] == PCMU
     rate_hz = 8000 if pcmu else 48_000
     sounds = _decode([p[2] for _, p in ordered], "pcm_mulaw" if pcmu else "libopus", rate_hz)
@@ -124,6 +127,7 @@ def _trace(packets: dict[int, tuple[int, int, bytes, int]]) -> PacketTrace:
         np.array([p[1] for _, p in ordered], dtype=np.int64),
         np.array([len(p[2]) for _, p in ordered], dtype=np.int64),
         np.concatenate(sounds),
+        np.array(noise, dtype=np.int64).reshape(-1, 3),
     )
 
 
@@ -313,11 +317,16 @@ def disturbance(pair: Pair) -> str | None:
     for stream in pair.streams:
         times, until = stream.browser["t"], counted_until(stream.trace, stream.browser)
         counts = (times <= until) & (stream.browser["received"] > 0)
-        order = np.argsort(stream.trace.arrival_ns, kind="stable")
-        newest = np.maximum.accumulate(stream.trace.sequence[order])
+        trace = stream.trace
+        number, position, arrival_ns = trace.sequence.astype(float), trace.position, trace.arrival_ns
+        if len(trace.noise):  # whose numbers are not kept, but lie between those of its neighbours
+            number = np.append(number, np.interp(trace.noise[:, 0], position, number))
+            position, arrival_ns = np.append(position, trace.noise[:, 0]), np.append(arrival_ns, trace.noise[:, 1])
+        order = np.argsort(arrival_ns, kind="stable")
+        newest = np.maximum.accumulate(number[order])
         order = order[np.diff(newest, prepend=-1) > 0]  # libwebrtc leaves out what was overtaken
-        arrivals = stream.trace.arrival_ns[order] * NS
-        transit = np.abs(np.diff(arrivals - stream.trace.position[order] / stream.trace.rate_hz))
+        arrivals = arrival_ns[order] * NS
+        transit = np.abs(np.diff(arrivals - position[order] / trace.rate_hz))
         jitter = np.zeros(len(arrivals))
         for at, difference in enumerate(transit, 1):
             jitter[at] = jitter[at - 1] + (difference - jitter[at - 1]) / 16

@@ -26,12 +26,22 @@ from analysis.codecs import CODECS
 from analysis.errors import UsageError
 from analysis.rtp import RtpPacket, serialize_rtp
 
-__all__ = ["CONDITIONS", "OPUS_PAYLOAD_TYPE", "PCMU_PAYLOAD_TYPE", "Condition", "Outgoing", "outgoing"]
+__all__ = [
+    "CONDITIONS",
+    "NOISE_PAYLOAD_TYPE",
+    "OPUS_PAYLOAD_TYPE",
+    "PCMU_PAYLOAD_TYPE",
+    "Condition",
+    "Outgoing",
+    "outgoing",
+]
 
 REPLIES = Path(__file__).resolve().parent.parent / "probe" / "data" / "replies"
 LANGUAGES = ("en", "de", "es", "fr")
 OPUS_PAYLOAD_TYPE = 96  # as aiortc numbers it
 PCMU_PAYLOAD_TYPE = 0
+NOISE_PAYLOAD_TYPE = 13  # RFC 3389
+NOISE_FRAMES = 10  # from one packet of comfort noise to the next, as a gateway sends them
 DTX_BYTES = 2
 OPUS_VOIP, OPUS_SET_BITRATE, OPUS_SET_DTX = 2048, 4002, 4016
 FIRST_SPEECH_S = 0.5
@@ -60,6 +70,7 @@ class Condition:
 
     `delay_ms` of the packets' nominal times (s), `loss` of their number; `in_order` holds back what would overtake.
     `sound`: `speech` with its silence sent, `gaps` where the pauses are not sent, `noise` without a pause.
+    `comfort_noise` of gaps (dB below full scale): packets of RFC 3389 in them.
     """
 
     kind: Kind
@@ -75,6 +86,7 @@ class Condition:
     ssrc_changes: bool = False
     restarts: bool = False
     noise_dbov: float | None = None
+    comfort_noise: int | None = None
 
 
 def _uniform(high_ms: float) -> Delay:
@@ -181,6 +193,8 @@ CONDITIONS: dict[str, Condition] = {
     "ptime10": Condition("jittery", _uniform(40), ptime_ms=10),
     "ptime60": Condition("jittery", _uniform(40), ptime_ms=60),
     "g711": Condition("jittery", _uniform(40), codec="pcmu"),
+    "g711_cn": Condition("steady", codec="pcmu", sound="gaps", comfort_noise=60),
+    "g711_cn_uniform40": Condition("jittery", _uniform(40), codec="pcmu", sound="gaps", comfort_noise=60),
     "noise": Condition("jittery", _uniform(40), sound="noise"),
     "speech_in_noise": Condition("jittery", _wifi, noise_dbov=-50.0),
 }
@@ -276,6 +290,13 @@ def _sent(condition: Condition, payloads: list[bytes], speech: NDArray[np.bool_]
     return sent
 
 
+def _noise_frames(speech: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Frames that are packets of comfort noise: the first of a pause and every tenth after it; `speech` by frame."""
+    number = np.arange(len(speech))
+    last = np.maximum.accumulate(np.where(speech, number, -1))
+    return np.asarray((last >= 0) & ~speech & ((number - last - 1) % NOISE_FRAMES == 0), dtype=np.bool_)
+
+
 def outgoing(condition: Condition, seconds: float, seed: int, ssrc: int) -> list[Outgoing]:
     """All packets of a call in the order in which they leave.
 
@@ -294,7 +315,11 @@ def outgoing(condition: Condition, seconds: float, seed: int, ssrc: int) -> list
     pcm, speech = _sound(condition, codec.rate_hz, seconds, sound_rng)
     payloads = _payloads(condition, pcm)
     size = codec.rate_hz * condition.ptime_ms // 1000
-    sent = np.flatnonzero(_sent(condition, payloads, speech, size))
+    mask = _sent(condition, payloads, speech, size)
+    noise = np.zeros(len(mask), dtype=np.bool_) if condition.comfort_noise is None else _noise_frames(mask)
+    for frame in np.flatnonzero(noise).tolist():
+        payloads[frame] = bytes((condition.comfort_noise or 0,))
+    sent = np.flatnonzero(mask | noise)
     # a clock that runs fast gets through a frame in less time
     nominal_s = sent * condition.ptime_ms / 1000 * (1 - condition.drift_ppm * 1e-6)
     at_ms = nominal_s * 1000
@@ -314,7 +339,11 @@ def outgoing(condition: Condition, seconds: float, seed: int, ssrc: int) -> list
         if condition.restarts and number == len(sent) // 2:
             sequence -= 50
         packet = RtpPacket(
-            payload_type, sequence & 0xFFFF, (timestamp + frame * ticks) & 0xFFFFFFFF, source, payloads[frame]
+            NOISE_PAYLOAD_TYPE if noise[frame] else payload_type,
+            sequence & 0xFFFF,
+            (timestamp + frame * ticks) & 0xFFFFFFFF,
+            source,
+            payloads[frame],
         )
         if condition.ssrc_changes:  # a browser takes an SSRC that was not announced by its MID only
             packet = replace(packet, extension_profile=ONE_BYTE_EXTENSIONS, extension=MID_0)

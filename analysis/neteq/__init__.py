@@ -133,7 +133,8 @@ def run_neteq(trace: PacketTrace, phase_ns: int) -> NetEqRun:
 def _run(trace: PacketTrace, phases_ns: tuple[int, ...]) -> list[NetEqRun]:
     from analysis.neteq.grids import play_on_grids  # loads numba, for which nothing else should have to wait
 
-    origins = [int(trace.arrival_ns.min()) + phase for phase in phases_ns]
+    first_ns = int(np.concatenate([trace.arrival_ns, trace.noise[:, 1]]).min())
+    origins = [first_ns + phase for phase in phases_ns]
     return [NetEqRun(at, *played) for at, played in zip(origins, play_on_grids(trace, origins), strict=True)]
 
 

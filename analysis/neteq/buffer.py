@@ -19,6 +19,7 @@ __all__ = [
     "append",
     "cut",
     "discard_before",
+    "discard_first",
     "enqueue",
     "place",
     "repeat",
@@ -69,6 +70,16 @@ def discard_before(s: Record, packets: Record, position: int, horizon: int) -> N
             kept += 1
     s.discarded += s.waiting - kept
     s.waiting = kept
+
+
+@compiled
+def discard_first(s: Record) -> None:
+    """Drop the oldest packet."""
+    s.waiting -= 1
+    s.discarded += 1
+    for i in range(s.waiting):
+        s.queue[i] = s.queue[i + 1]
+        s.queued_at[i] = s.queued_at[i + 1]
 
 
 @compiled

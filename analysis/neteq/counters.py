@@ -14,7 +14,7 @@ __all__ = ["book_concealed", "book_decoded", "book_level", "copy_totals"]
 METERED_TICKS = 11
 FULL_SCALE = 32_767
 TICK_S = 0.01
-SILENT_TICKS = 16 * METERED_TICKS  # after so many of silence the level is zero
+SILENT_TICKS = 16 * METERED_TICKS  # after so many of one peak the level no longer changes
 
 
 @compiled
@@ -59,6 +59,7 @@ def book_level(s: Record, peak: int, ticks: int) -> None:
             s.level = s.peak
             s.peak >>= 2
         s.energy += TICK_S * (s.level / FULL_SCALE) ** 2
+    s.energy += max(0, ticks - SILENT_TICKS) * TICK_S * (s.level / FULL_SCALE) ** 2
 
 
 @compiled

@@ -19,14 +19,17 @@ from analysis.neteq.decision import (
     EXPAND,
     MODE_CNG,
     MODE_EXPAND,
+    MODE_NOISE,
     MODE_NORMAL,
     MODE_STRETCH_FAILED,
+    NOISE,
     START_PAUSE_TICKS,
     TICK_MS,
     choose,
 )
 from analysis.neteq.delay import is_newest, observe, reset_delay, update_target
 from analysis.neteq.expand import end_concealment, has_faded, reset_expand
+from analysis.neteq.noise import play_noise, skip_noise
 from analysis.neteq.operations import expand, play
 from analysis.neteq.signal import learn_background
 from analysis.neteq.state import Audio, Pieces, Queues, Record
@@ -69,10 +72,15 @@ def _build(digest: str) -> Callable[..., int]:
                     _note(s, snapshots)
                 return DONE
             ticks = 1
-            if _muted(s) and packets[s.due].arrival_ns > s.now_ns + MAX_EMPTY_TICKS * TICK_NS:
+            muted = _muted(s)
+            if (muted or _only_noise(s)) and packets[s.due].arrival_ns > s.now_ns + MAX_EMPTY_TICKS * TICK_NS:
                 ticks = (packets[s.due].arrival_ns - s.now_ns) // TICK_NS
                 ticks -= (s.ticks + ticks) % SNAPSHOT_TICKS
-                _skip_muted(s, ticks)
+                if muted:
+                    _skip_muted(s, ticks)
+                else:
+                    skip_noise(s, ticks)
+                    _count_received(s, ticks)
             else:
                 _tick(s, packets, pcm, audio, queues, pieces)
             s.now_ns += ticks * TICK_NS
@@ -118,6 +126,12 @@ def _muted(s: Record) -> bool:
 
 
 @compiled
+def _only_noise(s: Record) -> bool:
+    """True where comfort noise is played and will be until a packet arrives."""
+    return bool(s.mode == MODE_NOISE and s.waiting == 0 and s.future - s.overlap < s.step)
+
+
+@compiled
 def _idle(s: Record) -> bool:
     """True where no packet waits and all decoded audio has left, to within one tick."""
     return _muted(s) or (s.waiting == 0 and s.future - s.overlap < s.step)
@@ -128,7 +142,7 @@ def _arrive(s: Record, packets: Record, index: int, queues: Queues) -> None:
     """A packet arrives, between two ticks."""
     if not enqueue(s, packets, index):
         s.new_stream = True
-    if s.new_stream:
+    if s.new_stream or packets[index].noise:
         return
     position, samples = packets[index].position, packets[index].samples
     if samples != s.packet_samples:
@@ -170,13 +184,15 @@ def _tick(s: Record, packets: Record, pcm: Audio, audio: Audio, queues: Queues, 
             audio[at + i] = 0.0
         s.noise_energy = -1.0
         end_concealment(s)
+    elif operation == NOISE:
+        play_noise(s, packets, audio)
     else:
         play(s, operation, packets, pcm, audio, pieces)
     _meter(s, audio)
     advance_output(s)
-    if s.mode == MODE_NORMAL or s.mode == MODE_STRETCH_FAILED or s.mode == MODE_CNG:
+    if s.mode in (MODE_NORMAL, MODE_STRETCH_FAILED, MODE_CNG, MODE_NOISE):
         learn_background(s, audio[s.filled - 256 : s.filled])
-    if s.mode != MODE_CNG and s.mode != MODE_EXPAND:
+    if s.mode not in (MODE_CNG, MODE_NOISE, MODE_EXPAND):
         s.generated_since = -1
     _count_received(s, 1)
 

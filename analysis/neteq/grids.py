@@ -28,13 +28,8 @@ Played = tuple[NDArray[np.int64], NDArray[Any]]  # pieces and snapshots, as in `
 
 def play_on_grids(trace: PacketTrace, first_ticks_ns: Sequence[int]) -> list[Played]:
     """Play a trace of at least one packet once for each time of a first tick."""
-    order = np.argsort(trace.arrival_ns, kind="stable")
-    packets = np.zeros(len(order), PACKET)
-    packets["position"] = trace.position[order]
-    packets["samples"] = trace.samples[order]
-    packets["arrival_ns"] = trace.arrival_ns[order]
-    packets["dtx"] = trace.payload_bytes[order] <= DTX_BYTES
-    window = _Window(trace.sounds(), order)
+    packets, sound_of = _packets(trace)
+    window = _Window(trace.sounds(), sound_of)
     grids = [_Grid(trace, first_ns) for first_ns in first_ticks_ns]
     begin = 0
     for stop in _stops(packets["samples"], WINDOW_S * trace.rate_hz):
@@ -46,26 +41,43 @@ def play_on_grids(trace: PacketTrace, first_ticks_ns: Sequence[int]) -> list[Pla
     return [grid.played() for grid in grids]
 
 
+def _packets(trace: PacketTrace) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """All packets in order of arrival, and which of the trace's sounds each is, −1 for comfort noise."""
+    count = len(trace.sequence)
+    packets = np.zeros(count + len(trace.noise), PACKET)
+    sounds, noise = packets[:count], packets[count:]
+    sounds["position"] = trace.position
+    sounds["samples"] = trace.samples
+    sounds["arrival_ns"] = trace.arrival_ns
+    sounds["dtx"] = trace.payload_bytes <= DTX_BYTES
+    for name, values in zip(("position", "arrival_ns", "noise_dbov"), trace.noise.T, strict=True):
+        noise[name] = values
+    noise["noise"] = True
+    order = np.argsort(packets["arrival_ns"], kind="stable")
+    return packets[order], np.where(order < count, order, -1)
+
+
 def _stops(samples: NDArray[np.int64], size: int) -> list[int]:
     """Where windows of about `size` samples end, in packets in order of arrival."""
-    window = (np.cumsum(samples) - 1) // size
+    window = np.maximum(np.cumsum(samples) - 1, 0) // size
     return [*(np.flatnonzero(np.diff(window)) + 1).tolist(), len(samples)]
 
 
 class _Window:
     """The sound of the packets that may be decoded next; packets are numbered in order of arrival."""
 
-    def __init__(self, sounds: Iterator[Audio], order: NDArray[np.int64]) -> None:
+    def __init__(self, sounds: Iterator[Audio], sound_of: NDArray[np.int64]) -> None:
         self._sounds = sounds
-        self._order = order
-        self._rank = np.argsort(order)
+        self._sound_of = sound_of
+        of_sounds = np.flatnonzero(sound_of >= 0)
+        self._rank = of_sounds[np.argsort(sound_of[of_sounds])]
         self._read = 0  # packets in order of their sequence numbers, as `sounds` has them
         self._held: dict[int, Audio] = {}
 
     def load(self, packets: NDArray[Any], waiting: set[int], begin: int, stop: int) -> Audio:
         """The sound of the packets from `begin` to `stop`, and of those that wait; `pcm_at` says where each is."""
         self._held = {index: sound for index, sound in self._held.items() if index >= begin or index in waiting}
-        until = int(self._order[begin:stop].max()) + 1
+        until = int(self._sound_of[begin:stop].max()) + 1
         while self._read < until:
             self._held[int(self._rank[self._read])] = next(self._sounds)
             self._read += 1
@@ -75,7 +87,7 @@ class _Window:
         if not np.array_equal(sizes, packets["samples"][needed]):
             raise ValueError("the sound of a packet is not as long as the packet")
         packets["pcm_at"][needed] = np.cumsum(sizes) - sizes
-        return np.concatenate(sounds).astype(np.float32, copy=False)
+        return np.concatenate([np.zeros(0, np.float32), *sounds]).astype(np.float32, copy=False)
 
 
 class _Grid:

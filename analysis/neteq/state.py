@@ -62,7 +62,9 @@ def _record(
     return np.dtype((np.record, [*fields, *((name, np.bool_) for name in flags)]))
 
 
-PACKET = _record(("position", "samples", "arrival_ns", "pcm_at"), (), ("dtx",), [])
+# `dtx`: comfort noise of the codec itself; `noise`: a packet of RFC 3389, which has a level (dB below full scale)
+# instead of samples
+PACKET = _record(("position", "samples", "arrival_ns", "pcm_at", "noise_dbov"), (), ("dtx", "noise"), [])
 
 SNAPSHOT = _record(("time_ns", "target_ms", *COUNTERS), SUMS, ("played",), [])
 
@@ -86,6 +88,7 @@ STATE = _record(
         "frame_samples",
         "generated_since",  # tick at which concealment or comfort noise began, −1
         "stretch_allowed_at",
+        "fast_forward",  # samples by which comfort noise was cut short, so that the packet after it waits no longer
         # packet buffer, and what was taken from it in this tick
         "waiting",
         "taken",
@@ -112,6 +115,7 @@ STATE = _record(
         # negative corrections, taken from what is concealed later
         "owed",
         "owed_silent",
+        "noise_seed",  # of what is drawn next for comfort noise
         # level meter
         "metered",  # ticks since the level was set
         "peak",
@@ -125,6 +129,8 @@ STATE = _record(
         "floor_energy",  # of the background, −1 until it is known
         "floor_threshold",
         "loudest",
+        "sid_energy",  # of comfort noise, per sample: what its newest packet asks for
+        "generated_energy",  # and what was generated last
         *SUMS,
     ),
     ("played", "new_stream", "just_stretched", "last_dtx", "expand_first", "expand_stopped", "onset"),
