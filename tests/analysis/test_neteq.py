@@ -211,6 +211,91 @@ def test_comfort_noise_of_opus_is_no_concealment() -> None:
     assert play(as_loss, "chrome").inbound["concealedSamples"] > 3000 * 48
 
 
+SPEECH, PAUSE, CN_EVERY = 100, 150, 10  # packets of 20 ms: 2 s, 3 s, and comfort noise every 200 ms
+
+
+def with_comfort_noise(
+    noise_position: NDArray[np.int64], noise_arrival_ms: NDArray[np.floating], *, dbov: int = 60, level: float = 1.0
+) -> PacketTrace:
+    """G.711 at 8 kHz: 2 s of speech, 3 s without, 2 s of speech; comfort noise where it is said (in packets, ms)."""
+    position = np.concatenate([np.arange(SPEECH), SPEECH + PAUSE + np.arange(SPEECH)])
+    pcm = np.float32(level) * vowel(len(position) * 160, 8000)
+    trace = make_trace(position * 20.0, position=position * 160, pcm=pcm, rate_hz=8000)
+    columns = (noise_position * 160, np.rint(noise_arrival_ms * MS), np.full(len(noise_position), dbov))
+    return replace(trace, noise=np.column_stack(columns).astype(np.int64))
+
+
+def test_packets_of_comfort_noise_are_played_and_no_concealment() -> None:
+    at = SPEECH + np.arange(0, PAUSE, CN_EVERY)
+    trace = with_comfort_noise(at, at * 20.0)
+    result = play(trace, "chrome")
+    assert result.inbound["concealedSamples"] == result.inbound["concealmentEvents"] == 0
+    assert result.inbound["packetsDiscarded"] == 0
+    # a packet of noise counts as many samples as one of speech (as Chromium 156 counts it)
+    assert result.inbound["jitterBufferEmittedCount"] == (2 * SPEECH + len(at)) * 160
+    # all that was sent, but for up to 40 ms at either end: the delay, and the ticks after the last packet
+    assert result.inbound["totalSamplesReceived"] / 8 == pytest.approx(20 * (2 * SPEECH + PAUSE), abs=80)
+    assert 0 <= delay_ms(result, trace, SPEECH) <= 45
+    without = play(replace(trace, noise=trace.noise[:0]), "chrome")
+    assert without.inbound["concealedSamples"] / 8 == pytest.approx(20 * PAUSE, abs=80)
+
+
+def test_comfort_noise_goes_on_until_something_arrives_and_does_not_move_the_target() -> None:
+    at = np.array([SPEECH])
+    once = play(with_comfort_noise(at, at * 20.0), "chrome")
+    assert once.inbound["concealedSamples"] == 0
+    # a packet of noise that comes 150 ms late would raise the target, if it counted
+    late = play(with_comfort_noise(at, at * 20.0 + 150), "chrome")
+    assert {p.target_delay_ms for p in late.series} == {p.target_delay_ms for p in once.series}
+    # from the end of the speech until it arrives, less the delay of the speech
+    assert 80 <= late.inbound["concealedSamples"] / 8 <= 150
+    assert late.inbound["concealmentEvents"] == 1
+
+
+def test_comfort_noise_whose_time_has_passed_is_dropped() -> None:
+    at = SPEECH + np.array([0, 10, 10, 20])
+    arrival = SPEECH * 20.0 + np.array([0, 200, 320, 400])
+    result = play(with_comfort_noise(at, arrival), "chrome")
+    assert result.inbound["packetsDiscarded"] == 1
+    assert result.inbound["concealedSamples"] == 0
+
+
+def test_comfort_noise_far_ahead_is_not_waited_for() -> None:
+    """The sender's timestamps leap 1 s at its second packet of noise: what follows must not wait that second."""
+    at = SPEECH + np.array([0, 60])
+    trace = with_comfort_noise(at, SPEECH * 20.0 + np.array([0, 200]))
+    early = trace.arrival_ns.copy()
+    early[SPEECH:] -= 1000 * MS
+    result = play(replace(trace, arrival_ns=early), "chrome")
+    # the target of 20 ms, for which the noise is held, and the wait of clean arrivals
+    assert delay_ms(result, replace(trace, arrival_ns=early), SPEECH) <= 65
+    assert result.inbound["concealedSamples"] == 0
+
+
+@pytest.mark.parametrize("dbov", [30, 50])
+def test_comfort_noise_has_the_level_that_its_packet_says(dbov: int) -> None:
+    at = SPEECH + np.arange(0, PAUSE, CN_EVERY)
+    trace = with_comfort_noise(at, at * 20.0, dbov=dbov, level=0.0)
+    energy = play(trace, "chrome").inbound["totalAudioEnergy"]
+    # the meter squares the peak of 110 ms: of 880 Gaussian samples that is 2.7 to 3.8 standard deviations
+    rms = 10 ** (-dbov / 20)
+    assert 2.7**2 <= energy / (rms**2 * 20 * PAUSE / 1000) <= 3.8**2
+
+
+def test_a_day_of_comfort_noise_costs_nothing() -> None:
+    at = np.array([SPEECH])
+    trace = with_comfort_noise(at, at * 20.0, dbov=30, level=0.0)
+    day_ms = 86_400_000
+    position, arrival_ns = trace.position.copy(), trace.arrival_ns.copy()
+    position[SPEECH:] += 8 * day_ms
+    arrival_ns[SPEECH:] += day_ms * MS
+    result = play(replace(trace, position=position, arrival_ns=arrival_ns), "chrome")
+    assert result.inbound["concealedSamples"] == 0
+    assert result.inbound["totalSamplesReceived"] / 8 == pytest.approx(day_ms + 7000, abs=80)
+    assert len(result.series) < 100
+    assert 2.7**2 <= result.inbound["totalAudioEnergy"] / (10**-3 * day_ms / 1000) <= 3.8**2
+
+
 def test_speech_without_a_period_is_not_stretched_but_silence_is() -> None:
     noise = np.random.default_rng(2).standard_normal(300 * FRAME).astype(np.float32) * np.float32(0.1)
     loud = play(make_trace(steady(300), pcm=noise), "chrome")
@@ -327,6 +412,7 @@ def test_the_compiled_engine_computes_what_its_python_says(tmp_path: Path) -> No
     arrival = steady(120) + rng.uniform(0, 80, 120)
     noisy = vowel(120 * FRAME) + np.float32(0.003) * rng.standard_normal(120 * FRAME).astype(np.float32)
     trace = make_trace(arrival, lost=(50, 51, 80), pcm=np.rint(noisy * 32768).astype(np.float32) / np.float32(32768))
+    trace = replace(trace, noise=np.array([(50 * FRAME, 1010 * MS, 40), (120 * FRAME, 2450 * MS, 50)]))
     fields = {name: getattr(trace, name) for name in PacketTrace.__slots__}
     np.savez(tmp_path / "trace.npz", **fields)
     code = f"""
@@ -356,18 +442,26 @@ print(run.pieces.tolist(), run.counters)
         min_size=1,
         max_size=60,
     ),
+    noise=st.lists(
+        st.tuples(st.integers(-(1 << 33), 1 << 33) | st.integers(-2000, 60_000), st.integers(0, 2 * 10**12)),
+        max_size=20,
+    ),
 )
-def test_whatever_arrives_is_played_or_counted(rate_hz: int, packets: list[tuple[int, int, int, bool]]) -> None:
+def test_whatever_arrives_is_played_or_counted(
+    rate_hz: int, packets: list[tuple[int, int, int, bool]], noise: list[tuple[int, int]]
+) -> None:
     samples = np.array([p[0] for p in packets], dtype=np.int64)
     position = np.cumsum(samples) - samples + np.cumsum([p[1] for p in packets])
     arrival = np.arange(len(packets)) * 20 * MS + np.array([p[2] for p in packets], dtype=np.int64)
     quiet = np.where([p[3] for p in packets], 80, 2).astype(np.int64)
     pcm = np.resize(vowel(20 * FRAME), int(samples.sum()))
-    trace = PacketTrace(rate_hz, np.arange(len(packets)), position, samples, arrival, quiet, pcm)
+    rows = np.array([(at, ns, 60) for at, ns in noise], dtype=np.int64).reshape(-1, 3)
+    trace = PacketTrace(rate_hz, np.arange(len(packets)), position, samples, arrival, quiet, pcm, rows)
     result = play(trace, "chrome")
     inbound = result.inbound
-    assert inbound["jitterBufferEmittedCount"] <= samples.sum()
-    assert 0 <= inbound["packetsDiscarded"] < len(packets)
+    longest = max(int(samples.max()), 3 * rate_hz // 100)  # a packet of noise counts as the one of sound before it
+    assert inbound["jitterBufferEmittedCount"] <= samples.sum() + longest * len(noise)
+    assert 0 <= inbound["packetsDiscarded"] < len(packets) + len(noise)
     assert 0 <= inbound["silentConcealedSamples"] <= inbound["concealedSamples"] <= inbound["totalSamplesReceived"]
     assert inbound["totalProcessingDelay"] >= 0
     assert len(result.series) < 60 * 60  # however long the pauses are
