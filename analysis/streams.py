@@ -20,6 +20,7 @@ from analysis.rtp import RtpPacket, signed_difference
 from analysis.trace import PacketTrace, Sound, no_noise, talkspurts
 
 __all__ = [
+    "NOISE_RATE_HZ",
     "Decoded",
     "ForwardSound",
     "Span",
@@ -123,7 +124,7 @@ class _Counter:
     def __init__(self) -> None:
         self.generations: list[dict[int, tuple[int, Timed]]] = []
         self.soundless: list[set[int]] = []
-        self.noise: list[dict[int, tuple[int, Timed]]] = []
+        self.noise: list[dict[int, Timed]] = []
         self.duplicates: list[int] = []
         self.highest = 0
         self.timestamp = 0
@@ -179,12 +180,10 @@ class _Counter:
             self.soundless[-1].add(self.highest + steps)
 
     def add_noise(self, timed: Timed) -> None:
-        """Take a packet of comfort noise."""
-        packet = timed.packet
-        steps = signed_difference(packet.sequence_number, self.highest & 0xFFFF, 16)
-        ticks = signed_difference(packet.timestamp, self.timestamp & 0xFFFFFFFF, 32)
-        self.add_soundless(packet.sequence_number)
-        self.noise[-1].setdefault(self.highest + steps, (self.timestamp + ticks, timed))
+        """Take a packet of comfort noise; of those with one timestamp the first."""
+        self.add_soundless(timed.packet.sequence_number)
+        ticks = signed_difference(timed.packet.timestamp, self.timestamp & 0xFFFFFFFF, 32)
+        self.noise[-1].setdefault(self.timestamp + ticks, timed)
 
     def _fits(self, sequence: int, timestamp: int, time_ns: int) -> bool:
         """True if a packet may have been overtaken by those that are here: its timestamp lies between theirs."""
@@ -222,8 +221,8 @@ def build_streams(
     payload_types : mapping of int to Codec
         The negotiated payload types; packets of another (telephone events) carry no sound here.
     noise_types : collection of int
-        Payload types of comfort noise (RFC 3389). It belongs to the codecs whose sound has 8000 samples a second, and
-        to what came before it: a stream begins with sound.
+        Payload types of comfort noise (RFC 3389). It belongs to the sound that arrived before it, if that has 8000
+        samples a second.
 
     Returns
     -------
@@ -231,6 +230,7 @@ def build_streams(
         In order of their first arrival; one per SSRC and restart.
     """
     counters: dict[int, dict[str, _Counter]] = {}
+    newest: dict[int, _Counter] = {}
     for timed in received:
         packet = timed.packet
         codec = payload_types.get(packet.payload_type)
@@ -238,10 +238,12 @@ def build_streams(
         if codec is not None and packet_samples(codec, packet.payload):
             counter = counters.setdefault(packet.ssrc, {}).setdefault(codec.name, _Counter())
             counter.add(timed)
+            newest[packet.ssrc] = counter
+        is_noise = packet.payload_type in noise_types and packet.payload
         for other in counters.get(packet.ssrc, {}).values():
             if other is counter:
                 continue
-            if packet.payload_type in noise_types and packet.payload:
+            if is_noise and other is newest[packet.ssrc]:
                 other.add_noise(timed)
             else:
                 other.add_soundless(packet.sequence_number)
@@ -267,7 +269,7 @@ def _stream(ssrc: int, generation: int, codec: Codec, counter: _Counter) -> Stre
     position = (timestamp - timestamp[0]) * codec.rate_hz // codec.clock_rate_hz
     noise = [
         ((at - int(timestamp[0])) * codec.rate_hz // codec.clock_rate_hz, timed.time_ns, timed.packet.payload[0] & 0x7F)
-        for _, (at, timed) in sorted(counter.noise[generation].items())
+        for at, timed in sorted(counter.noise[generation].items())
         if codec.rate_hz == NOISE_RATE_HZ
     ]
     return Stream(

@@ -56,7 +56,7 @@ class PacketTrace:
         Decoded audio of the packets one after another, full scale 1.0.
     noise : ndarray of int64, shape (k, 3), optional
         Packets of comfort noise (RFC 3389), which are none of the above: position, arrival (ns) and level (dB below
-        full scale) of each, in order of sequence number. Only `chrome` looks at them.
+        full scale) of each, in order of position. Only `chrome` looks at them.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from analysis.audibility import LevelTrack, first_audible
 from analysis.codecs import CODECS, Codec, encode
 from analysis.reception import Reception
 from analysis.rtp import RtpPacket
-from analysis.streams import MAX_DROPOUT, Stream, Timed, build_streams, decode, spans
+from analysis.streams import MAX_DROPOUT, Stream, Timed, build_streams, decode, packet_trace, spans
 
 OPUS, PCMU, G722 = CODECS["opus"], CODECS["pcmu"], CODECS["g722"]
 TYPES = {111: OPUS, 0: PCMU, 9: G722}
@@ -294,6 +294,50 @@ class TestRestarts:
         # the first packet is left over from before: the rest is a stream of its own
         streams = build_streams([opus(40_000, 9, at_ns=0), *steady(10, at_ns=FRAME_NS)], TYPES)
         assert [len(s.sequence) for s in streams] == [1, 10]
+
+
+class TestComfortNoise:
+    @staticmethod
+    def packet(payload_type: int, sequence: int, timestamp: int, payload: bytes, at_ms: int) -> Timed:
+        packet = RtpPacket(payload_type, sequence & 0xFFFF, timestamp & 0xFFFFFFFF, SSRC, payload)
+        return Timed(at_ms * 1_000_000, packet)
+
+    def call(self, payload_type: int, first: int = 2**32 - 800) -> list[Timed]:
+        """Ten packets of sound, noise 200 ms apart and doubled once, ten of sound; number and timestamp wrap round."""
+        sound = [self.packet(payload_type, 65_530 + i, first + 160 * i, bytes(160), 20 * i) for i in range(10)]
+        noise = [
+            self.packet(13, 65_540 + i, first + 1600 * (1 + i), bytes((0x80 + 50 + i,)), 205 + 200 * i) for i in (0, 1)
+        ]
+        after = [
+            self.packet(payload_type, 65_542 + i, first + 4800 + 160 * i, bytes(160), 600 + 20 * i) for i in range(10)
+        ]
+        return [*sound, *noise, noise[1], *after]
+
+    def test_it_lies_on_the_timeline_of_the_sound_before_it(self) -> None:
+        (stream,) = build_streams(self.call(0), TYPES, noise_types=(13,))
+        # the first bit of the level is reserved (RFC 3389)
+        assert stream.noise.tolist() == [[1600, 205_000_000, 50], [3200, 405_000_000, 51]]
+        assert np.diff(stream.sequence).tolist() == [1] * 19
+        trace = packet_trace(stream, np.zeros(20 * 160, dtype=np.float32))
+        assert (trace.noise[:, 0] - trace.position[0]).tolist() == [1600, 3200]
+
+    def test_only_where_it_is_asked_for_and_beside_sound_of_its_rate(self) -> None:
+        for packets, types in ((self.call(0), ()), (self.call(9), (13,))):
+            (stream,) = build_streams(packets, TYPES, noise_types=types)
+            assert stream.noise.shape == (0, 3)
+            assert np.diff(stream.sequence).tolist() == [1] * 19
+
+    def test_it_belongs_to_the_codec_that_was_heard_last(self) -> None:
+        before = [self.packet(8, 65_500 + i, 2**32 - 5600 + 160 * i, bytes(160), 20 * i - 600) for i in range(30)]
+        first, second = build_streams([*before, *self.call(0)], {**TYPES, 8: CODECS["pcma"]}, noise_types=(13,))
+        assert (first.codec.name, len(first.noise)) == ("pcma", 0)
+        assert (second.codec.name, len(second.noise)) == ("pcmu", 2)
+
+    def test_noise_before_any_sound_is_nothing(self) -> None:
+        (stream,) = build_streams(
+            [self.packet(13, 65_529, 2**32 - 960, b"\x32", -20), *self.call(0)], TYPES, noise_types=(13,)
+        )
+        assert len(stream.noise) == 2
 
 
 class TestPauses:
