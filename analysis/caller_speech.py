@@ -33,7 +33,8 @@ EDGE_S = 0.3  # by which the level may see speech beyond the edges of a known ut
 BLIND_AFTER_S = 0.1
 LEVEL_MS = 10.0  # ± of an end by level alone in a dry recording: a breath, a smack
 # Sound that goes on so far beyond a known utterance is more of it, or something else; in a room, by its loud part
-BEYOND_MS, ROOM_BEYOND_MS, MAX_BEYOND_MS = 60.0, 250.0, 1000.0
+BEYOND_MS, ROOM_BEYOND_MS, MAX_BEYOND_MS = 5.0, 250.0, 1000.0
+MAX_DOUBT_MS = 100.0  # beyond, while the agent speaks: more is the agent that is heard
 SHORT_S = 0.2  # what is shorter and unknown is no utterance
 
 
@@ -146,14 +147,16 @@ def _with_what_follows(
     if beyond_ms - by_level.uncertainty_ms - stop.uncertainty_ms <= (ROOM_BEYOND_MS if room else BEYOND_MS):
         return utterance
     flags = tuple(dict.fromkeys((*stop.flags, "sound_beyond")))
-    if any(s.first <= run.end and s.last >= stop.sample for s in heard):
+    agent_speaks = any(s.first <= run.end and s.last >= stop.sample for s in heard)
+    if agent_speaks and beyond_ms > MAX_DOUBT_MS:
         return replace(utterance, flags=flags)
     if beyond_ms > MAX_BEYOND_MS:
         return replace(utterance, stop=None, last=end, flags=flags, reason="sound_beyond")
+    end = stop.sample if agent_speaks else end
     parts = {**stop.parts_ms, "beyond": beyond_ms}
-    stop = replace(
-        stop, sample=end, parts_ms=parts, uncertainty_ms=math.hypot(*parts.values()), evidence="level", flags=flags
-    )
+    uncertainty_ms = math.hypot(*parts.values())
+    evidence = stop.evidence if agent_speaks else "level"
+    stop = replace(stop, sample=end, parts_ms=parts, uncertainty_ms=uncertainty_ms, evidence=evidence, flags=flags)
     return replace(utterance, last=end, stop=stop, flags=flags)
 
 
