@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from analysis.capture import CapturedDatagram
+from analysis.capture_clock import MAX_STEP, clock_shifts
 from analysis.capture_frames import Direction
 from analysis.codecs import CODECS, Codec, packet_samples
 from analysis.errors import MalformedPacket
@@ -33,9 +34,9 @@ __all__ = [
 ]
 
 MIN_PACKETS = 4
-MAX_STEP = 100  # of the sequence number from packet to packet, where a stream goes on
 MAX_TIME_NS = 1 << 62  # as in analysis.capture_files; only steps of the capture's clock can lead beyond
-STEP_BACK_NS = NS_PER_S  # a capture whose time steps back by more has had its clock set; by less it is not sorted
+# Stands for what a snap length left off: an Opus packet that begins with it can last no time at all.
+UNCAPTURED = b"\xff"
 HANDOVER_NS, HANDOVER_PACKETS = NS_PER_S, 400
 SAP_PORT = 9875
 SAP_COMPRESSED, SAP_ENCRYPTED, SAP_IPV6 = 0x01, 0x02, 0x10
@@ -43,6 +44,8 @@ MAX_SDP_BYTES = 1 << 16
 DYNAMIC_FROM = 35  # 96 to 127 are dynamic; browsers that run out of them take the unassigned ones from 35 on
 FIT_SHARE = 0.9  # of packets whose duration does not exceed the step of the timestamps
 GUESS_SHARE = 0.25  # of packets that last exactly as long; the others are followed by a pause or a loss
+COMFORT_NOISE = 13  # static, RFC 3389
+EVENT_BYTES, EVENT_RESERVED, LAST_EVENT = 4, 0x40, 16  # RFC 4733: the keys, and flash
 WITHOUT_SOUND = {"telephone-event", "cn"}
 
 Flow = tuple[tuple[str, int], tuple[str, int]]
@@ -53,7 +56,8 @@ Described = Mapping[int, Mapping[int, str]]  # port of a session description: pa
 class RtpStream:
     """The RTP packets of one SSRC on one path, in order of arrival, and what has to be said of them.
 
-    `missing_bytes` of the payloads of `cut_packets` packets were not captured.
+    `cut_packets` were captured in part: their payloads have the right length, what is missing in them is 0xFF. Of
+    `unsized_packets` among them not even the length is known, since that of their padding is not.
     """
 
     ssrc: int
@@ -62,7 +66,7 @@ class RtpStream:
     direction: Direction | None
     packets: tuple[Timed, ...] = field(repr=False)
     cut_packets: int = 0
-    missing_bytes: int = 0
+    unsized_packets: int = 0
     warnings: tuple[str, ...] = ()
 
     def of_type(self, payload_type: int) -> list[Timed]:
@@ -77,11 +81,15 @@ class RtpStream:
 
 @dataclass(frozen=True, slots=True)
 class CodecChoice:
-    """The payload types of a stream whose codec is known, and what has to be said of them and of the others."""
+    """The payload types of a stream whose codec is known, and what has to be said of them and of the others.
+
+    `comfort_noise` are those of comfort noise (RFC 3389), which is not played here.
+    """
 
     codecs: Mapping[int, Codec]
     unknown: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
+    comfort_noise: tuple[int, ...] = ()
 
 
 def may_matter(datagram: CapturedDatagram) -> bool:
@@ -100,18 +108,14 @@ def find_streams(datagrams: Iterable[CapturedDatagram]) -> list[RtpStream]:
        or with the same numbers again (an echo, a relay that was captured on both sides, a recording that is played
        anew), only one is: that which was received or, if that is not known, that of most packets. The others are named
        in its warnings.
-    3. Where the capture's clock steps back by more than 1 s, time is taken to have gone on from there.
+    3. Where the capture's clock steps back, time is taken to have gone on from there (`analysis.capture_clock`).
     """
-    flows: defaultdict[tuple[Flow, int], list[CapturedDatagram]] = defaultdict(list)
+    of_ssrc: defaultdict[int, list[CapturedDatagram]] = defaultdict(list)
     for datagram in datagrams:
         data = datagram.payload
         if len(data) >= 12 and is_rtp_or_rtcp(data) and not is_rtcp(data):
-            flows[(datagram.source, datagram.destination), int.from_bytes(data[8:12], "big")].append(datagram)
-    paths: defaultdict[int, list[list[CapturedDatagram]]] = defaultdict(list)
-    for (_, ssrc), packets in flows.items():
-        if _goes_on(packets):
-            paths[ssrc].append(packets)
-    streams = (_stream(ssrc, candidates) for ssrc, candidates in paths.items())
+            of_ssrc[int.from_bytes(data[8:12], "big")].append(datagram)
+    streams = (_stream(ssrc, packets) for ssrc, packets in of_ssrc.items())
     return sorted((s for s in streams if s is not None), key=lambda s: s.packets[0].time_ns)
 
 
@@ -122,18 +126,24 @@ def _goes_on(packets: Sequence[CapturedDatagram]) -> bool:
     return len(moved) >= MIN_PACKETS - 1 and 2 * sum(abs(s) <= MAX_STEP for s in moved) >= len(moved)
 
 
-def _stream(ssrc: int, paths: list[list[CapturedDatagram]]) -> RtpStream | None:
-    paths = sorted(paths, key=lambda p: p[0].time_ns)
-    warnings = []
+def _stream(ssrc: int, packets: Sequence[CapturedDatagram]) -> RtpStream | None:
+    flows: defaultdict[Flow, list[CapturedDatagram]] = defaultdict(list)
+    for datagram in packets:
+        flows[datagram.source, datagram.destination].append(datagram)
+    paths = sorted((path for path in flows.values() if _goes_on(path)), key=lambda p: p[0].time_ns)
+    if not paths:
+        return None
+    warnings: list[str] = []
     if all(_follows(before, after) for before, after in pairwise(paths)):
-        datagrams = [d for path in paths for d in path]
+        taken = {(path[0].source, path[0].destination) for path in paths}
+        datagrams = [d for d in packets if (d.source, d.destination) in taken]  # in the order of the file
         if len(paths) > 1:
             warnings.append(f"took {len(paths)} paths one after the other")
     else:
         datagrams = max(paths, key=lambda p: (_rank(p[0].direction), len(p)))
         left_out = [f"{_end(p[0].source)} → {_end(p[0].destination)}" for p in paths if p is not datagrams]
         warnings.append(f"the same SSRC is also on {', '.join(left_out)}: left out")
-    timed, malformed, cut, missing = _parse(datagrams, warnings)
+    timed, malformed, cut, unsized = _parse(datagrams, warnings)
     if len(timed) < MIN_PACKETS:
         return None
     first = datagrams[0]
@@ -142,7 +152,7 @@ def _stream(ssrc: int, paths: list[list[CapturedDatagram]]) -> RtpStream | None:
     if first.direction is Direction.SENT:
         warnings.append("sent by the machine that captured: its times are those of leaving, not of arriving")
     return RtpStream(
-        ssrc, first.source, first.destination, first.direction, tuple(timed), cut, missing, tuple(warnings)
+        ssrc, first.source, first.destination, first.direction, tuple(timed), cut, unsized, tuple(warnings)
     )
 
 
@@ -164,32 +174,41 @@ def _end(end: tuple[str, int]) -> str:
 
 
 def _parse(datagrams: Sequence[CapturedDatagram], warnings: list[str]) -> tuple[list[Timed], int, int, int]:
-    """Packets in order of time; how many were malformed, how many cut, and the bytes that are missing of those."""
+    """Packets in order of time; how many were malformed, how many cut, and of how many the length is not known."""
     timed: list[Timed] = []
-    malformed = cut = missing = steps = shift_ns = beyond = 0
-    before_ns = datagrams[0].time_ns
-    for datagram in datagrams:
-        if before_ns - datagram.time_ns > STEP_BACK_NS:
-            steps += 1
-            shift_ns += before_ns - datagram.time_ns
-        before_ns = datagram.time_ns
-        if before_ns + shift_ns >= MAX_TIME_NS:
+    malformed = cut = unsized = beyond = 0
+    shifts, steps = clock_shifts(datagrams)
+    for datagram, shift_ns in zip(datagrams, shifts, strict=True):
+        time_ns = datagram.time_ns + shift_ns
+        if time_ns >= MAX_TIME_NS:
             beyond += 1
             continue
-        data = datagram.payload
-        if datagram.missing_bytes:
-            cut, missing = cut + 1, missing + datagram.missing_bytes
-            data = bytes([data[0] & ~0x20]) + data[1:]  # the length of the padding is not there
+        whole, sized = _filled_up(datagram)
         try:
-            timed.append(Timed(datagram.time_ns + shift_ns, parse_rtp(data)))
+            timed.append(Timed(time_ns, parse_rtp(whole)))
         except MalformedPacket:
             malformed += 1
+            continue
+        cut += datagram.missing_bytes > 0
+        unsized += not sized
     if steps:
         warnings.append(f"the capture's clock steps back {steps} times; the time that passed there is not known")
     if beyond:
         warnings.append(f"{beyond} packets have a time beyond all reason: left out")
     timed.sort(key=lambda t: t.time_ns)
-    return timed, malformed, cut, missing
+    return timed, malformed, cut, unsized
+
+
+def _filled_up(datagram: CapturedDatagram) -> tuple[bytes, bool]:
+    """A packet in its whole length, and whether that of its payload can be told."""
+    data = datagram.payload
+    if not datagram.missing_bytes:
+        return data, True
+    padded, extended = data[0] & 0x20, data[0] & 0x10
+    whole = bytes([data[0] & ~0x20]) + data[1:] + UNCAPTURED * datagram.missing_bytes
+    if extended and len(data) < 16 + 4 * (data[0] & 0x0F):  # nor is the length of the extension there
+        return bytes([whole[0] & ~0x10]) + whole[1:], False
+    return whole, not padded
 
 
 def described_in(datagrams: Iterable[CapturedDatagram]) -> Described:
@@ -260,22 +279,49 @@ def choose_codecs(
     named = {number: name for port in ports for number, name in (described or {}).get(port, {}).items()}
     codecs: dict[int, Codec] = {}
     unknown: list[int] = []
+    comfort_noise: list[int] = []
     warnings: list[str] = []
     for number in stream.payload_types:
-        name = named.get(number, (negotiated or {}).get(number, ""))
+        name = named.get(number, (negotiated or {}).get(number, "cn" if number == COMFORT_NOISE else ""))
+        if not name and number >= DYNAMIC_FROM and _looks_like_events(stream, number):
+            name = "telephone-event"
         codec = given.get(number) or _by_name(name) or (None if name else _static(number))
         if codec is not None:
             codecs[number] = codec
-        elif name.partition("/")[0] in WITHOUT_SOUND or number == 13:
+        elif name.partition("/")[0] in WITHOUT_SOUND:
+            if name.partition("/")[0] == "cn":
+                comfort_noise.append(number)
             count = len(stream.of_type(number))
-            warnings.append(f"payload type {number} ({name or 'cn'}): {count} packets, counted but not played")
+            warnings.append(f"payload type {number} ({name}): {count} packets, counted but not played")
         elif not name and number >= DYNAMIC_FROM and _looks_like_opus(stream.of_type(number)):
             codecs[number] = CODECS["opus"]
             warnings.append(f"payload type {number}: assumed Opus, since its packets last as long as they should")
         else:
             unknown.append(number)
             warnings.append(f"payload type {number}: {name or 'unknown codec'}, not played")
-    return CodecChoice(codecs, tuple(unknown), tuple(warnings))
+    if len({codec.name for codec in codecs.values()}) > 1:
+        used = (f"{number} ({codec.name}, {len(stream.of_type(number))} packets)" for number, codec in codecs.items())
+        warnings.append(f"the codec changes: payload types {' and '.join(used)}")
+    empty = sum(not timed.packet.payload for timed in stream.packets if timed.packet.payload_type in codecs)
+    if empty:
+        warnings.append(f"{empty} packets have an empty payload: counted but not played")
+    return CodecChoice(codecs, tuple(unknown), tuple(warnings), tuple(comfort_noise))
+
+
+def _looks_like_events(stream: RtpStream, number: int) -> bool:
+    """True for telephone events (RFC 4733 section 2.3) beside a voice: four bytes whose durations grow."""
+    own = stream.of_type(number)
+    if len(own) == len(stream.packets) or any(len(timed.packet.payload) != EVENT_BYTES for timed in own):
+        return False
+    durations = [int.from_bytes(timed.packet.payload[2:], "big") for timed in own]
+    known = all(t.packet.payload[0] <= LAST_EVENT and not t.packet.payload[1] & EVENT_RESERVED for t in own)
+    grows = all(
+        later >= before
+        for (a, before), (b, later) in pairwise(zip(own, durations, strict=True))
+        if a.packet.timestamp == b.packet.timestamp
+        and signed_difference(b.packet.sequence_number, a.packet.sequence_number, 16) > 0
+    )
+    return known and grows and max(durations) > 0
 
 
 def _static(number: int) -> Codec | None:
@@ -290,14 +336,14 @@ def _by_name(name: str) -> Codec | None:
 
 
 def _steps(packets: Sequence[Timed], codec: Codec) -> list[tuple[int, int]]:
-    """(duration of a packet, step of the timestamp to the next one by number), in ticks, where both are there."""
+    """(duration of a packet, step of the timestamp to the next one by number), in ticks, of what is not empty."""
     return [
         (
             codec.ticks(packet_samples(codec, a.packet.payload)),
             signed_difference(b.packet.timestamp, a.packet.timestamp, 32),
         )
         for a, b in pairwise(packets)
-        if signed_difference(b.packet.sequence_number, a.packet.sequence_number, 16) == 1
+        if a.packet.payload and signed_difference(b.packet.sequence_number, a.packet.sequence_number, 16) == 1
     ]
 
 

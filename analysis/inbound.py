@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.capture_clock import jumps_ahead
 from analysis.capture_rtp import CodecChoice, RtpStream, durations_fit
 from analysis.codecs import Codec
 from analysis.playout import Playout, PlayoutPoint, play
@@ -173,9 +174,13 @@ def measure(
     warnings = [*stream.warnings, *choice.warnings]
     of_clock = {number for number, c in choice.codecs.items() if c.clock_rate_hz == codec.clock_rate_hz}
     inbound = _received(stream, codec, of_clock)
-    arrivals = arrival_statistics([t for t in stream.packets if t.packet.payload_type in of_clock], codec.clock_rate_hz)
+    with_sound = [t for t in stream.packets if t.packet.payload_type in of_clock]
+    arrivals = arrival_statistics(with_sound, codec.clock_rate_hz)
     first_ns, last_ns = stream.packets[0].time_ns, stream.packets[-1].time_ns
+    warnings += _of_jumps(jumps_ahead(with_sound, codec.clock_rate_hz), first_ns)
     played = _play(stream, choice.codecs, policy, warnings)
+    if policy == "chrome" and played and choice.comfort_noise:
+        warnings.append("a browser would play comfort noise in the pauses; here what stands in for it is concealment")
     totals: dict[str, float] = {}
     for playout in played:
         _add(inbound, {**playout.inbound, **played_duration(playout.inbound, playout.rate_hz)})
@@ -211,13 +216,28 @@ def _received(stream: RtpStream, codec: Codec, of_clock: set[int]) -> dict[str, 
         "packetsReceived": reception.packets_received,
         "packetsLost": reception.packets_lost,
         "jitter": reception.jitter_s,
-        "bytesReceived": reception.bytes_received + stream.missing_bytes,
-        "headerBytesReceived": reception.header_bytes_received,
     }
+    if not stream.unsized_packets:
+        inbound |= {
+            "bytesReceived": reception.bytes_received,
+            "headerBytesReceived": reception.header_bytes_received,
+        }
     last_ns = stream.packets[-1].time_ns
     if last_ns > EARLIEST_WALL_NS:
         inbound["lastPacketReceivedTimestamp"] = ns_to_ms(last_ns)
     return inbound
+
+
+def _of_jumps(jumps: Sequence[tuple[int, int]], first_ns: int) -> list[str]:
+    if not jumps:
+        return []
+    at_ns, jump_ns = jumps[0]
+    more = f", and {len(jumps) - 1} times more" if len(jumps) > 1 else ""
+    return [
+        f"{ns_to_s(at_ns - first_ns):.1f} s after the first packet the time jumps {ns_to_ms(jump_ns):.0f} ms ahead of "
+        f"the timestamps, with no packet lost and none that catches up{more}: the capture's clock was set, or the "
+        "sender stood still; the delays, the jitter and the concealment from there on are not to be trusted"
+    ]
 
 
 def _play(stream: RtpStream, codecs: Mapping[int, Codec], policy: str, warnings: list[str]) -> list[Playout]:
@@ -225,6 +245,12 @@ def _play(stream: RtpStream, codecs: Mapping[int, Codec], policy: str, warnings:
     if policy == "chrome" and stream.cut_packets:
         warnings.append(
             f"{stream.cut_packets} packets were captured in part: not played, `chrome` needs their sound (tcpdump -s 0)"
+        )
+        return []
+    if stream.unsized_packets and any(codec.name != "opus" for codec in codecs.values()):  # Opus says it in its packets
+        warnings.append(
+            f"{stream.unsized_packets} packets were captured in part, the length of their padding or extension is not "
+            "there: not played, since how long they last is not known (tcpdump -s 0)"
         )
         return []
     for number, codec in codecs.items():
@@ -237,7 +263,7 @@ def _play(stream: RtpStream, codecs: Mapping[int, Codec], policy: str, warnings:
             return []
     generations = build_streams(stream.packets, codecs)
     if len({g.codec.rate_hz for g in generations}) > 1:
-        warnings.append("the codec changes: counters add up samples of different rates")
+        warnings.append("counters add up samples of different rates")
     if len(generations) > len({g.codec.name for g in generations}):
         warnings.append(f"the sender restarts: {len(generations)} streams one after the other")
     return [_play_one(generation, policy, warnings) for generation in generations]

@@ -149,10 +149,9 @@ class _Side:
             "packetsReceived": r.packets_received,
             "packetsLost": r.packets_lost,
             "jitter": r.jitter_s,
-            "headerBytesReceived": r.header_bytes_received,
         }
-        if not self._stream.cut_packets:
-            received["bytesReceived"] = r.bytes_received
+        if not self._stream.unsized_packets:
+            received |= {"bytesReceived": r.bytes_received, "headerBytesReceived": r.header_bytes_received}
         wall_ns = (r.last_arrival_ns or 0) + self._wall_shift_ns
         if wall_ns > EARLIEST_WALL_NS:
             received["lastPacketReceivedTimestamp"] = ns_to_ms(wall_ns)

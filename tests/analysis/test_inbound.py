@@ -42,6 +42,7 @@ A, B, C = ("192.0.2.1", 5004), ("192.0.2.2", 5006), ("192.0.2.3", 5008)
 OPUS_20_MS = b"\x78" + bytes(60)  # one frame of 20 ms
 PCMU_20_MS = b"\xff" * 160
 MS = 1_000_000
+NS_S = 1_000_000_000
 
 
 def packet(
@@ -175,6 +176,45 @@ class TestFinding:
         assert arrivals[-1] - arrivals[0] == (20 * 99 - 20) * MS
         assert measured(stream).inbound_rtp["jitter"] < 0.002
 
+    @pytest.mark.parametrize("step_ms", [60, 200, 500, 900, 1500])
+    @pytest.mark.parametrize("jitter_ms", [0, 12])
+    def test_a_clock_that_steps_back_while_the_numbers_go_on(self, step_ms: int, jitter_ms: int) -> None:
+        rng = random.Random(step_ms)
+        true = opus(400, late_ms=lambda _: rng.uniform(0, jitter_ms))
+        stepped = [d if i < 200 else replace(d, time_ns=d.time_ns - step_ms * MS) for i, d in enumerate(true)]
+        stream = only(stepped)
+        assert [w.split(";")[0] for w in stream.warnings] == ["the capture's clock steps back 1 times"]
+        assert [t.packet.sequence_number for t in stream.packets] == [(65_000 + i) & 0xFFFF for i in range(400)]
+        found, without = measured(stream, "fixed:50"), measured(only(true), "fixed:50")
+        # how long the step itself took is not known: one packet's 20 ms at most, and its jitter
+        spread_ms = 20 + jitter_ms
+        assert (found.last_ns - without.last_ns) / MS == pytest.approx(0, abs=spread_ms)
+        assert found.jitter_max_ms is not None
+        assert without.jitter_max_ms is not None
+        assert found.jitter_max_ms <= without.jitter_max_ms + spread_ms / 16
+        assert found.concealed_ms == without.concealed_ms == 0.0
+
+    def test_sections_that_were_put_together_the_wrong_way_round(self) -> None:
+        packets = opus(3000)
+        for cut in (1500, 40, 2960):
+            stream = only([*packets[cut:], *packets[:cut]])
+            assert [t.time_ns for t in stream.packets] == [d.time_ns for d in packets]
+            assert stream.warnings == ()
+
+    def test_interfaces_that_were_written_in_turns(self) -> None:
+        packets = opus(200)
+        turns = [d for i in range(0, 200, 20) for d in (*packets[i : i + 20 : 2], *packets[i + 1 : i + 20 : 2])]
+        stream = only(turns)
+        assert [t.time_ns for t in stream.packets] == [d.time_ns for d in packets]
+        assert stream.warnings == ()
+
+    def test_a_file_in_the_order_of_its_numbers(self) -> None:
+        rng = random.Random(3)
+        packets = opus(300, late_ms=lambda i: 90.0 if i % 40 == 20 else rng.uniform(0, 4))
+        stream = only(packets)
+        assert [t.time_ns for t in stream.packets] == sorted(d.time_ns for d in packets)
+        assert stream.warnings == ()
+
     def test_interfaces_that_were_merged_out_of_order(self) -> None:
         packets = opus()
         packets[10], packets[11] = packets[11], packets[10]
@@ -288,6 +328,23 @@ class TestCodecs:
             " 3 packets, counted but not played",
             " 2 packets, counted but not played",
         ]
+
+    def events(self, payloads: list[bytes]) -> CodecChoice:
+        sent = [*pcmu(40)]
+        sent += [
+            datagram(START_NS + (800 + 20 * i) * MS, RtpPacket(101, 65_040 + i, 0xFFFF_1900, 7, p))
+            for i, p in enumerate(payloads)
+        ]
+        return self.choose(sent)
+
+    def test_telephone_events_that_nothing_names(self) -> None:
+        key = [struct.pack("!BBH", 5, 10 | (0x80 if i > 4 else 0), 160 * min(i, 5)) for i in range(8)]
+        choice = self.events(key)
+        assert (choice.codecs, choice.unknown) == ({0: CODECS["pcmu"]}, ())
+        assert choice.warnings == ("payload type 101 (telephone-event): 8 packets, counted but not played",)
+        # durations that go back, the reserved bit, an event that is no key, another length
+        for other in (key[::-1], [b"\x05\x4a\0\xa0"] * 5, [b"\x40\x0a\0\xa0"] * 5, [*key, bytes(5)]):
+            assert self.events(other).unknown == (101,)
 
     def test_durations(self) -> None:
         packets = only(pcmu()).packets
@@ -408,17 +465,111 @@ class TestCounters:
         assert found.series == ()
         assert "encrypted (SRTP)" in found.warnings[0]
 
-    def test_packets_captured_in_part(self) -> None:
-        cut = [datagram(d.time_ns, d.payload[:20], missing=len(d.payload) - 20) for d in opus()]
-        chrome, fixed = measured(only(cut), "chrome"), measured(only(cut), "fixed:50")
-        assert chrome.inbound_rtp["bytesReceived"] == fixed.inbound_rtp["bytesReceived"] == 50 * 61
-        assert "jitterBufferDelay" not in chrome.inbound_rtp
-        assert any("tcpdump -s 0" in w for w in chrome.warnings)
-        assert fixed.inbound_rtp["jitterBufferDelay"] == pytest.approx(50 * 960 * 0.05)
-        headers = [datagram(d.time_ns, d.payload[:12], missing=len(d.payload) - 12) for d in pcmu()]
-        found = measured(only(headers), "fixed:50")
-        assert "jitterBufferDelay" not in found.inbound_rtp
-        assert any("captured in part" in w for w in found.warnings)
+    @pytest.mark.parametrize("policy", ["chrome", "fixed:50", "none"])
+    @pytest.mark.parametrize("there", [12, 13, 14, 20, 60])
+    @pytest.mark.parametrize("codec", ["opus", "pcmu", "g722"])
+    def test_packets_captured_in_part(self, policy: str, there: int, codec: str) -> None:
+        whole = opus() if codec == "opus" else pcmu(pt=CODECS[codec].payload_type)
+        cut = [replace(d, payload=d.payload[:there], missing_bytes=len(d.payload) - there) for d in whole]
+        choice = choose_codecs(only(whole), given={})
+        found, full = measure(only(cut), choice, policy), measure(only(whole), choice, policy)
+        assert found is not None
+        assert full is not None
+        assert (
+            found.inbound_rtp["bytesReceived"] == full.inbound_rtp["bytesReceived"] == 50 * len(whole[0].payload[12:])
+        )
+        assert found.inbound_rtp["headerBytesReceived"] == 50 * 12
+        # how long an Opus packet lasts is said in its first byte
+        if policy == "chrome" or (codec == "opus" and there == 12):
+            assert "jitterBufferDelay" not in found.inbound_rtp
+            assert found.concealed_ms is None
+            assert any("captured in part" in w for w in found.warnings)
+        else:
+            assert found.inbound_rtp == full.inbound_rtp
+            assert (found.concealed_ms, found.series) == (0.0, full.series)
+
+    @pytest.mark.parametrize("codec", ["opus", "pcmu"])
+    @pytest.mark.parametrize("dress", [{"padding": 20}, {"extension_profile": 0xBEDE, "extension": bytes(8)}])
+    def test_a_length_that_was_not_captured_is_not_known(self, codec: str, dress: dict[str, Any]) -> None:
+        whole = opus(**dress) if codec == "opus" else pcmu(**dress)
+        there = 60 if "padding" in dress else 14
+        cut = [replace(d, payload=d.payload[:there], missing_bytes=len(d.payload) - there) for d in whole]
+        choice = choose_codecs(only(whole), given={})
+        found = measure(only(cut), choice, "fixed:50")
+        assert found is not None
+        assert found.inbound_rtp["packetsReceived"] == 50
+        assert not {"bytesReceived", "headerBytesReceived"} & found.inbound_rtp.keys()
+        if codec == "opus" and "padding" in dress:
+            assert found.inbound_rtp["totalSamplesReceived"] == 48_000
+            assert found.concealed_ms == 0.0
+        else:
+            assert found.concealed_ms is None
+            assert any("captured in part" in w for w in found.warnings)
+        uncut = measure(only(whole), choice, "fixed:50")
+        assert uncut is not None
+        assert uncut.inbound_rtp["headerBytesReceived"] == 50 * (12 + (20 if "padding" in dress else 12))
+
+    def test_payloads_cut_off_behind_the_header_are_not_taken_for_opus(self) -> None:
+        # were what is missing filled up with zeros, they would be Opus of 10 ms
+        cut = [replace(d, payload=d.payload[:12], missing_bytes=61) for d in opus(step=480)]
+        assert choose_codecs(only(cut), given={}).unknown == (96,)
+
+    @pytest.mark.parametrize("policy", ["chrome", "fixed:50"])
+    def test_empty_payloads_are_passed_over(self, policy: str) -> None:
+        rng = np.random.default_rng(1)
+        sound = [rng.integers(0, 256, 160, dtype=np.uint8).tobytes() if i % 10 else b"" for i in range(200)]
+        sent = [datagram(START_NS + 20 * i * MS, packet(i, p, pt=0, step=160)) for i, p in enumerate(sound)]
+        found = measured(only(sent), policy)
+        assert found.inbound_rtp["packetsReceived"] == 200
+        assert found.inbound_rtp["packetsLost"] == 0
+        assert found.inbound_rtp["jitterBufferEmittedCount"] == pytest.approx(180 * 160, abs=0.1 * 180 * 160)
+        assert found.warnings == ("20 packets have an empty payload: counted but not played",)
+        if policy != "chrome":  # whose concealment may be stretched; the first one leaves no gap
+            assert found.concealed_ms == pytest.approx(19 * 20)
+
+    def test_the_codecs_of_a_stream_that_changes_are_named(self) -> None:
+        sent = [datagram(START_NS + 20 * i * MS, packet(i, PCMU_20_MS, pt=8 * (i >= 60), step=160)) for i in range(100)]
+        found = measured(only(sent), "fixed:50")
+        assert found.warnings == ("the codec changes: payload types 0 (pcmu, 60 packets) and 8 (pcma, 40 packets)",)
+        assert found.inbound_rtp["totalSamplesReceived"] == 100 * 160
+
+    def test_comfort_noise_is_said_to_count_as_concealment(self) -> None:
+        sent = [
+            *pcmu(40),
+            *(datagram(START_NS + (800 + 200 * i) * MS, packet(40 + i, b"\x20", pt=13)) for i in range(2)),
+        ]
+        assert any("a browser would play comfort noise" in w for w in measured(only(sent), "chrome").warnings)
+        assert not any("a browser" in w for w in measured(only(sent), "fixed:50").warnings)
+        assert not any("a browser" in w for w in measured(only(pcmu(40)), "chrome").warnings)
+
+    @pytest.mark.parametrize("step_ms", [250, 300, 3_600_000])
+    def test_a_clock_that_is_set_forward_is_said(self, step_ms: int) -> None:
+        sent = [replace(d, time_ns=d.time_ns + step_ms * MS * (i >= 100)) for i, d in enumerate(opus(200))]
+        (warning,) = [w for w in measured(only(sent), "fixed:50").warnings if "clock" in w]
+        assert warning.startswith(f"2.0 s after the first packet the time jumps {step_ms} ms ahead of the timestamps")
+        assert measured(only(sent)).last_ns == sent[-1].time_ns
+
+    @pytest.mark.parametrize("kind", ["stall", "pause", "loss", "slower"])
+    def test_no_clock_was_set_where_packets_say_why(self, kind: str) -> None:
+        packets = opus(200)
+        if kind == "stall":  # 2 s, then all at once
+            packets = [
+                replace(d, time_ns=max(d.time_ns, START_NS + 4 * NS_S) if i >= 100 else d.time_ns)
+                for i, d in enumerate(packets)
+            ]
+        elif kind == "pause":
+            later = [
+                datagram(
+                    d.time_ns + 3 * NS_S, replace(packet(i), timestamp=(0xFFFF_0000 + 960 * i + 144_000) & 0xFFFF_FFFF)
+                )
+                for i, d in enumerate(packets)
+            ]
+            packets = [*packets[:100], *later[100:]]
+        elif kind == "loss":
+            packets = [*packets[:100], *packets[130:]]
+        else:  # a route that is longer by less than what is called a jump
+            packets = [replace(d, time_ns=d.time_ns + 150 * MS * (i >= 100)) for i, d in enumerate(packets)]
+        assert not any("clock" in w for w in measured(only(packets)).warnings)
 
     def test_a_call_of_many_hours_is_played(self) -> None:
         long = b"\x1b\x02" + bytes(2)  # two frames of 60 ms
