@@ -83,7 +83,7 @@ class RtpStream:
 class CodecChoice:
     """The payload types of a stream whose codec is known, and what has to be said of them and of the others.
 
-    `comfort_noise` are those of comfort noise (RFC 3389), which is not played here.
+    `comfort_noise` are those of comfort noise (RFC 3389); whether it is played depends on the policy.
     """
 
     codecs: Mapping[int, Codec]
@@ -289,10 +289,11 @@ def choose_codecs(
         if codec is not None:
             codecs[number] = codec
         elif name.partition("/")[0] in WITHOUT_SOUND:
+            count = len(stream.of_type(number))
             if name.partition("/")[0] == "cn":
                 comfort_noise.append(number)
-            count = len(stream.of_type(number))
-            warnings.append(f"payload type {number} ({name}): {count} packets, counted but not played")
+            else:
+                warnings.append(f"payload type {number} ({name}): {count} packets, counted but not played")
         elif not name and number >= DYNAMIC_FROM and _looks_like_opus(stream.of_type(number)):
             codecs[number] = CODECS["opus"]
             warnings.append(f"payload type {number}: assumed Opus, since its packets last as long as they should")

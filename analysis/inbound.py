@@ -20,7 +20,7 @@ from analysis.playout import Playout, PlayoutPoint, play
 from analysis.reception import Reception
 from analysis.result import OutputDelay
 from analysis.rtp import signed_difference
-from analysis.streams import ForwardSound, Stream, Timed, build_streams, packet_trace
+from analysis.streams import NOISE_RATE_HZ, ForwardSound, Stream, Timed, build_streams, packet_trace
 from analysis.units import NS_PER_S, ns_to_ms, ns_to_s, samples_to_ms
 
 __all__ = [
@@ -178,9 +178,8 @@ def measure(
     arrivals = arrival_statistics(with_sound, codec.clock_rate_hz)
     first_ns, last_ns = stream.packets[0].time_ns, stream.packets[-1].time_ns
     warnings += _of_jumps(jumps_ahead(with_sound, codec.clock_rate_hz), first_ns)
-    played = _play(stream, choice.codecs, policy, warnings)
-    if policy == "chrome" and played and choice.comfort_noise:
-        warnings.append("a browser would play comfort noise in the pauses; here what stands in for it is concealment")
+    played = _play(stream, choice, policy, warnings)
+    warnings += _of_comfort_noise(stream, choice, policy, played)
     totals: dict[str, float] = {}
     for playout in played:
         _add(inbound, {**playout.inbound, **played_duration(playout.inbound, playout.rate_hz)})
@@ -240,8 +239,20 @@ def _of_jumps(jumps: Sequence[tuple[int, int]], first_ns: int) -> list[str]:
     ]
 
 
-def _play(stream: RtpStream, codecs: Mapping[int, Codec], policy: str, warnings: list[str]) -> list[Playout]:
+def _of_comfort_noise(stream: RtpStream, choice: CodecChoice, policy: str, played: Sequence[Playout]) -> list[str]:
+    """What has to be said of comfort noise, which only `chrome` plays, and only beside sound of its own rate."""
+    count = sum(len(stream.of_type(number)) for number in choice.comfort_noise)
+    if not count or (policy == "chrome" and played and all(p.rate_hz == NOISE_RATE_HZ for p in played)):
+        return []
+    told = f"{count} packets of comfort noise (RFC 3389): counted but not played"
+    if policy == "chrome" and played:
+        told += ", since they lie beside sound of another sampling rate"
+    return [told]
+
+
+def _play(stream: RtpStream, choice: CodecChoice, policy: str, warnings: list[str]) -> list[Playout]:
     """One playout for each generation; none, and a warning that says why, where sound or durations are not there."""
+    codecs = choice.codecs
     if policy == "chrome" and stream.cut_packets:
         warnings.append(
             f"{stream.cut_packets} packets were captured in part: not played, `chrome` needs their sound (tcpdump -s 0)"
@@ -261,7 +272,7 @@ def _play(stream: RtpStream, codecs: Mapping[int, Codec], policy: str, warnings:
                 f"payload type {number}: packets do not last as long as their timestamps say, {why}: not played"
             )
             return []
-    generations = build_streams(stream.packets, codecs)
+    generations = build_streams(stream.packets, codecs, noise_types=choice.comfort_noise)
     if len({g.codec.rate_hz for g in generations}) > 1:
         warnings.append("counters add up samples of different rates")
     if len(generations) > len({g.codec.name for g in generations}):

@@ -318,16 +318,14 @@ class TestCodecs:
         choice = self.choose(opus(), described={5006: {96: "opus/16000"}})
         assert (choice.codecs, choice.warnings) == ({}, ("payload type 96: opus/16000, not played",))
 
-    def test_comfort_noise_and_telephone_events_are_counted_not_played(self) -> None:
+    def test_comfort_noise_and_telephone_events_are_no_codecs(self) -> None:
         sent = [*pcmu(40), *(datagram(START_NS + 10**9 + i, packet(40 + i, b"\x20", pt=13)) for i in range(2))]
         sent += [datagram(START_NS + 2 * 10**9 + i, packet(42 + i, bytes(4), pt=101)) for i in range(3)]
         choice = self.choose(sent, described={5006: {101: "telephone-event/8000"}})
         assert choice.codecs == {0: CODECS["pcmu"]}
         assert choice.unknown == ()
-        assert [w.split(":")[1] for w in choice.warnings] == [
-            " 3 packets, counted but not played",
-            " 2 packets, counted but not played",
-        ]
+        assert choice.comfort_noise == (13,)
+        assert [w.split(":")[1] for w in choice.warnings] == [" 3 packets, counted but not played"]
 
     def events(self, payloads: list[bytes]) -> CodecChoice:
         sent = [*pcmu(40)]
@@ -533,14 +531,36 @@ class TestCounters:
         assert found.warnings == ("the codec changes: payload types 0 (pcmu, 60 packets) and 8 (pcma, 40 packets)",)
         assert found.inbound_rtp["totalSamplesReceived"] == 100 * 160
 
-    def test_comfort_noise_is_said_to_count_as_concealment(self) -> None:
-        sent = [
-            *pcmu(40),
-            *(datagram(START_NS + (800 + 200 * i) * MS, packet(40 + i, b"\x20", pt=13)) for i in range(2)),
-        ]
-        assert any("a browser would play comfort noise" in w for w in measured(only(sent), "chrome").warnings)
-        assert not any("a browser" in w for w in measured(only(sent), "fixed:50").warnings)
-        assert not any("a browser" in w for w in measured(only(pcmu(40)), "chrome").warnings)
+    def with_noise(self, codec: str) -> list[CapturedDatagram]:
+        """Twice 1 s of sound, and 1 s between them with comfort noise every 200 ms."""
+        kind, made = CODECS[codec], []
+        for i in [*range(50), *range(50, 100, 10), *range(100, 150)]:
+            is_noise = 50 <= i < 100
+            payload = b"\x3c" if is_noise else PCMU_20_MS
+            number = 13 if is_noise else kind.payload_type or 0
+            rtp = RtpPacket(number, 65_000 + len(made), 160 * i, 7, payload)
+            made.append(datagram(START_NS + 20 * i * MS, rtp))
+        return made
+
+    def test_comfort_noise_is_played_by_chrome(self) -> None:
+        stream = only(self.with_noise("pcmu"))
+        found = measured(stream, "chrome")
+        assert found.concealed_ms == 0
+        assert found.inbound_rtp["packetsLost"] == 0
+        # 105 packets, each of which counts as 20 ms
+        assert found.inbound_rtp["jitterBufferEmittedCount"] == 105 * 160
+        assert found.inbound_rtp["totalSamplesReceived"] == pytest.approx(3 * 8000, abs=640)
+        assert found.warnings == ()
+        (said,) = measured(stream, "fixed:50").warnings
+        assert said == "5 packets of comfort noise (RFC 3389): counted but not played"
+
+    def test_comfort_noise_beside_wideband_is_not_played(self) -> None:
+        found = measured(only(self.with_noise("g722")), "chrome")
+        assert found.concealed_ms == pytest.approx(1000, abs=60)
+        assert found.warnings == (
+            "5 packets of comfort noise (RFC 3389): counted but not played, since they lie beside sound of another "
+            "sampling rate",
+        )
 
     @pytest.mark.parametrize("step_ms", [250, 300, 3_600_000])
     def test_a_clock_that_is_set_forward_is_said(self, step_ms: int) -> None:
