@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.dumps.objects import w3c_objects
-from analysis.dumps.records import Dump, PeerConnection, Snapshot, is_remote, poll_time_ms, snapshot, wall_ms
+from analysis.dumps.objects import left_out_warning, w3c_objects
+from analysis.dumps.records import Dump, PeerConnection, Snapshot, counted, is_remote, poll_time_ms, snapshot, wall_ms
 from analysis.dumps.scanning import Damaged, Scanner
 from analysis.units import NS_PER_MS
 
@@ -39,6 +39,7 @@ class _Reader:
         self.snapshots: list[Snapshot] = []
         self.others = 0  # values that are no statistics
         self.timeless = 0
+        self.left_out: set[str] = set()
         self._open: dict[str, Mapping[str, Any]] = {}
         self._open_ms: float | None = None
 
@@ -57,7 +58,7 @@ class _Reader:
 
     def close(self, time_ms: float | None = None) -> None:
         """End a call; `time_ms` is when it was, where its objects do not tell."""
-        stats = w3c_objects(self._open.items())
+        stats = w3c_objects(self._open.items(), self.left_out)
         self._open, self._open_ms = {}, None
         found_ms = poll_time_ms(stats) or time_ms
         if not stats:
@@ -123,9 +124,11 @@ def read_getstats(scanner: Scanner) -> Dump:
         )
     reader.close()
     if reader.others:
-        warnings.append(f"{reader.others:,} values are no statistics objects (they have no type); they were left out")
+        warnings.append(f"{counted(reader.others, 'value', 'values')} left out that are no statistics (without a type)")
     if reader.timeless:
-        warnings.append(f"{reader.timeless:,} calls of getStats() have no time; they were left out")
+        calls = counted(reader.timeless, "call", "calls")
+        warnings.append(f"{calls} of getStats() left out, with no time")
+    warnings += left_out_warning(reader.left_out)
     found = (PeerConnection(CONNECTION, tuple(reader.snapshots)),) if reader.snapshots else ()
     return Dump(FORMAT, None, found, tuple(warnings))
 

@@ -48,8 +48,8 @@ def place(times_ms: Sequence[float], start_ms: float, end_ms: float, count: int,
     return None
 
 
-def snapshots(tracks: Sequence[Track]) -> list[Snapshot]:
-    """All objects by the call of getStats() that returned them, in order of time."""
+def snapshots(tracks: Sequence[Track], left_out: set[str] | None = None) -> list[Snapshot]:
+    """All objects by the call of getStats() that returned them, in order of time. `left_out`: see `w3c_objects`."""
     local = sorted((t for t in tracks if t.points and not is_remote(t.type)), key=lambda t: -len(t.times_ms))
     remote = [t for t in tracks if t.points and is_remote(t.type)]
     polls: list[float] = []
@@ -61,7 +61,7 @@ def snapshots(tracks: Sequence[Track]) -> list[Snapshot]:
     for t in tracks:
         for poll_ms, time_ms, point in zip(placed.get(id(t), ()), t.times_ms, t.points, strict=False):
             found[poll_ms].append((t.id, {**point, "type": t.type, "timestamp": time_ms}))
-    whole = ((poll_ms, w3c_objects(objects)) for poll_ms, objects in sorted(found.items()))
+    whole = ((poll_ms, w3c_objects(objects, left_out)) for poll_ms, objects in sorted(found.items()))
     return [snapshot(poll_ms, stats) for poll_ms, stats in whole if stats]
 
 

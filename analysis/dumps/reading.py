@@ -50,6 +50,8 @@ def read_text(path: Path, warnings: list[str]) -> str:
         data = _gunzip(data, path, warnings)
     if len(data) > MAX_BYTES:
         raise _too_large(path)
+    if warnings and not data:
+        raise UsageError(f"{path}: is cut off or damaged before anything of it can be unpacked", next_step=NEXT_STEP)
     if not data[:CHUNK_BYTES].strip(_NOTHING) and not data.strip(_NOTHING):
         raise UsageError(f"{path}: is empty", next_step=NEXT_STEP)
     return _decode(data)

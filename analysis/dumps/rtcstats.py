@@ -14,8 +14,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.dumps.objects import FIXED_FIELDS, w3c_objects
-from analysis.dumps.records import Dump, PeerConnection, Snapshot, is_remote, label, poll_time_ms, snapshot, wall_ms
+from analysis.dumps.objects import FIXED_FIELDS, left_out_warning, w3c_objects
+from analysis.dumps.records import (
+    Dump,
+    PeerConnection,
+    Snapshot,
+    counted,
+    is_remote,
+    label,
+    poll_time_ms,
+    snapshot,
+    wall_ms,
+)
 from analysis.dumps.scanning import Damaged, Scanner, decode
 
 __all__ = ["FORMAT", "HEADER", "is_event", "read_rtcstats_lines", "read_rtcstats_object"]
@@ -73,6 +83,7 @@ class _Connection:
     typeless: bool = False
     unread: int = 0
     backward: bool = False
+    left_out: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -125,7 +136,7 @@ def read_rtcstats_lines(text: str) -> Dump:
         warnings.append(f"the dump is cut off in line {last:,}; all lines before it were read")
     elif damaged:
         warnings.append(
-            f"{len(damaged):,} lines are not JSON (the first is line {damaged[0]:,}) and were left out; "
+            f"{counted(len(damaged), 'line', 'lines')} left out, not JSON (the first is line {damaged[0]:,}); "
             "values that may have changed in them are absent until they are told again"
         )
     return _dump(state, warnings)
@@ -171,11 +182,13 @@ def _dump(state: _State, warnings: list[str]) -> Dump:
     for name, connection in state.connections.items():
         own = []
         if connection.unread:
-            own.append(f"{connection.unread:,} entries of getStats() are damaged or have no time; they were left out")
+            entries = counted(connection.unread, "entry", "entries")
+            own.append(f"{entries} of getStats() left out: damaged, or without a time")
         if connection.typeless:
             own.append("objects whose first entry is missing have no type; they were left out")
         if connection.backward:
             own.append("the browser's clock was set back during the call")
+        own += left_out_warning(connection.left_out)
         found.append(PeerConnection(label(name) or "unnamed", tuple(connection.snapshots), tuple(own)))
     return Dump(FORMAT, state.user_agent, tuple(found), tuple(warnings))
 
@@ -208,7 +221,7 @@ def _take(connection: _Connection, event_ms: float) -> None:
     """Add a snapshot of what is known of a connection now."""
     known = {id_: report for id_, report in connection.base.items() if "type" in report}
     connection.typeless = connection.typeless or len(known) < len(connection.base)
-    stats = w3c_objects(known.items())
+    stats = w3c_objects(known.items(), connection.left_out)
     time_ms = poll_time_ms(stats) or wall_ms(event_ms)
     if not stats:
         return

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.dumps.legacy import DERIVED_NAME
+from analysis.dumps.objects import left_out_warning
 from analysis.dumps.polls import POLL_MS, ROUNDING_MS, Track, place, snapshots
-from analysis.dumps.records import Dump, PeerConnection, label, wall_ms
+from analysis.dumps.records import Dump, PeerConnection, counted, label, wall_ms
 from analysis.dumps.scanning import Damaged, Scanner, decode
 
 __all__ = ["FORMAT", "KEYS", "read_webrtc_internals"]
@@ -115,19 +116,23 @@ def _series(raw: Mapping[str, Any]) -> _Series | None:
 
 def _connection(name: str, connection: _Connection) -> PeerConnection:
     tracks = [track for id_, series in connection.series.items() if (track := _track(id_, series, connection))]
+    left_out: set[str] = set()
+    found = snapshots(tracks, left_out)
     warnings = []
     if connection.unread:
-        warnings.append(f"{connection.unread} series are damaged and were left out")
+        warnings.append(f"{counted(connection.unread, 'damaged series', 'damaged series')} left out")
     if connection.unplaced:
-        warnings.append(f"{connection.unplaced} series have gaps that nothing places in time; they were left out")
+        series = counted(connection.unplaced, "series", "series")
+        warnings.append(f"{series} left out, with gaps that nothing places in time")
     if connection.untimed:
+        objects = counted(connection.untimed, "object without times of its own", "objects without times of their own")
         warnings.append(
-            f"{connection.untimed} objects have no times of their own (Chrome before 117, or cut off): "
-            "their values are spaced evenly from the start to the end of their series"
+            f"{objects} (Chrome before 117, or cut off): values are spaced evenly from the start to the end of a series"
         )
+    warnings += left_out_warning(left_out)
     if connection.full:
         warnings.append(f"the page keeps the last {PAGE_POINTS:,} points of a series: what came before is not in it")
-    return PeerConnection(label(name) or "unnamed", tuple(snapshots(tracks)), tuple(warnings))
+    return PeerConnection(label(name) or "unnamed", tuple(found), tuple(warnings))
 
 
 def _track(id_: str, series: dict[str, _Series], connection: _Connection) -> Track | None:

@@ -231,7 +231,7 @@ def test_lone_surrogates_and_odd_names_are_written_as_escapes() -> None:
     assert dump is not None
     assert dump.peer_connections[0].name
     (o,) = dump.peer_connections[0].snapshots[0].stats
-    assert o["x\u0000y"] == "\udfff"
+    assert "\udfff" not in o.values()
     assert "l" not in o  # lists in lists are nothing that W3C defines
 
 
