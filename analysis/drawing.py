@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "COLUMNS",
+    "GAP_S",
     "INK",
     "MAX_DOTS",
     "PALETTE",
@@ -39,6 +40,7 @@ __all__ = [
     "count_text",
     "decimate",
     "draw_dots",
+    "draw_line",
     "drawing",
     "from_zero",
     "house_style",
@@ -70,6 +72,8 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
+    "axes.formatter.limits": (-6, 9),
+    "axes.formatter.useoffset": False,
     "grid.color": PALETTE["rule"],
     "grid.alpha": 0.25,
     "text.color": INK,
@@ -83,8 +87,10 @@ STYLE: dict[Any, Any] = {
 }
 COLUMNS = 600  # of a decimated series
 MAX_DOTS = 3000  # of one panel; of more, the range in each column is drawn
+EDGE = 0.04  # of a y axis, below 0: half a dot and more in the lowest panel
 GAP_S = 1.0  # a series is broken where nothing came for so long
 WIDTH_IN = 9.6
+FEW_POINTS = 60  # of a line; their dots are larger
 LONG_S = 300.0  # a longer time axis reads in minutes
 MINUTE_STEPS = [1, 1.5, 2, 3, 5, 10]
 
@@ -105,7 +111,7 @@ def plain(text: object, limit: int = 80) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
-def decimate(t: Series, value: Series, *, columns: int = COLUMNS) -> tuple[Series, Series]:
+def decimate(t: Series, value: Series, *, columns: int = COLUMNS, breaks: bool = True) -> tuple[Series, Series]:
     """The smallest and the largest value in each of `columns` equal stretches of time, in the order of time.
 
     Parameters
@@ -114,6 +120,8 @@ def decimate(t: Series, value: Series, *, columns: int = COLUMNS) -> tuple[Serie
         Instants (ascending) and values; NaN is a gap and stays one where a stretch holds nothing else.
     columns : int
         How many stretches.
+    breaks : bool
+        False for a line that only a NaN of its own breaks.
 
     Returns
     -------
@@ -132,6 +140,8 @@ def decimate(t: Series, value: Series, *, columns: int = COLUMNS) -> tuple[Serie
             kept.append(int(begin))
         else:
             kept += sorted({int(begin + np.nanargmin(part)), int(begin + np.nanargmax(part))})
+    if not breaks:
+        return t[kept], value[kept]
     return broken(t[kept], value[kept], gap_s=3 * float(t[-1] - t[0]) / columns)
 
 
@@ -151,8 +161,14 @@ def new_figure(height_in: float) -> Figure:
 def panels(heights: Sequence[float], total_in: float) -> tuple[Figure, list[Any]]:
     """A figure with panels of these relative heights, one above the other, on one x axis."""
     figure = new_figure(total_in)
-    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)
-    return figure, list(axes[:, 0])
+    axes = list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0])
+    for panel in axes:
+        panel.yaxis.set_major_formatter(FuncFormatter(_number))
+    return figure, axes
+
+
+def _number(value: float, _: object) -> str:
+    return f"{value:,.9g}".replace("-", chr(0x2212)) if abs(value) < 1e9 else f"{value:.3g}"
 
 
 def count_text(n: int, what: str) -> str:
@@ -166,10 +182,11 @@ def broken(t: Series, value: Series, *, gap_s: float = GAP_S) -> tuple[Series, S
     return np.insert(t, gaps, (t[gaps - 1] + t[gaps]) / 2), np.insert(value, gaps, np.nan)
 
 
-def from_zero(axes: Any, *, least: float = 1.0) -> None:
-    """Let the y axis begin at 0 and end somewhat above what is drawn, at `least` above 0."""
-    top = float(axes.dataLim.y1)
-    axes.set_ylim(0, max(1.08 * top, least) if np.isfinite(top) else least)
+def from_zero(axes: Any, *, least: float = 1.0, top: float | None = None) -> None:
+    """Let the y axis reach from 0 to `top`, or to what is drawn, and at least to `least`: with room for whole dots."""
+    top = float(axes.dataLim.y1) if top is None else top
+    top = max(top, least) if np.isfinite(top) else least
+    axes.set_ylim(-EDGE * top, (1 + 2 * EDGE) * top)
 
 
 def draw_dots(axes: Any, t: Series, value: Series, colour: str, *, label: str | None = None) -> bool:
@@ -197,7 +214,8 @@ def draw_dots(axes: Any, t: Series, value: Series, colour: str, *, label: str | 
         # a line of no length with round ends is a dot, and a tenth of the text of a marker
         vertices = np.repeat(np.column_stack([t, value]), 2, axis=0)
         codes = np.tile([Path.MOVETO, Path.LINETO], len(t)).astype(np.uint8)
-        style = {"fill": False, "edgecolor": PALETTE[colour], "linewidth": 2.6, "capstyle": "round"}
+        style = {"fill": False, "edgecolor": PALETTE[colour], "linewidth": 4.5 if len(t) <= FEW_POINTS else 2.6}
+        style["capstyle"] = "round"
     if len(vertices):
         path = Path(vertices, codes)
         path.should_simplify = False
@@ -206,6 +224,36 @@ def draw_dots(axes: Any, t: Series, value: Series, colour: str, *, label: str | 
         if label is not None:
             axes.plot([], [], "o", color=PALETTE[colour], markersize=4, label=label)
     return len(t) > MAX_DOTS
+
+
+def draw_line(
+    axes: Any,
+    t: Series,
+    value: Series,
+    colour: str,
+    *,
+    label: str | None = None,
+    width: float = 1.5,
+    dashes: tuple[float, float] | None = None,
+    breaks: bool = True,
+    marked: bool = False,
+) -> None:
+    """A line that breaks where the value is not known; a value that stands alone is a dot.
+
+    So is, where it is `marked`, each of few, so that it is seen how little there is. `breaks` as in `decimate`.
+    """
+    known = np.isfinite(value)
+    if not known.any():
+        return
+    style: dict[str, Any] = {"color": PALETTE[colour], "linewidth": width}
+    style["linestyle"] = "solid" if dashes is None else (0, dashes)
+    axes.plot(*decimate(t, value, breaks=breaks), label=label, **style)
+    alone = known & ~np.append(known[1:], False) & ~np.insert(known[:-1], 0, False)
+    few = known.sum() <= FEW_POINTS
+    if marked and few:
+        alone = known
+    if alone.any():
+        axes.plot(*decimate(t[alone], value[alone]), ".", color=PALETTE[colour], markersize=6 if few else 3)
 
 
 def _ranges(t: Series, value: Series) -> tuple[Series, Series, Series, Series]:

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import blended_transform_factory
 
-from analysis.drawing import COLUMNS, INK, PALETTE, Series, count_text, decimate
+from analysis.drawing import COLUMNS, INK, PALETTE, Series, count_text, decimate, from_zero
 from analysis.result import ANSWERED, Turn
 from analysis.statistics import PERCENTILES, nearest_rank
 
@@ -68,7 +68,7 @@ def draw_lanes(axes: Any, lanes: Sequence[Lane], span_s: tuple[float, float]) ->
             text = f"{len(lane.t_s):,}"
         else:
             bins = int(np.clip(width / max(lane.window_s, 1e-3), 1, COLUMNS))
-            middle = lane.t_s - lane.window_s / 2
+            middle = np.clip(lane.t_s - lane.window_s / 2, begin, begin + width)
             total, edges = np.histogram(
                 middle, bins=bins, range=(begin, begin + width), weights=np.nan_to_num(lane.amount)
             )
@@ -163,16 +163,17 @@ def limit_values(axes: Any, t: Series, value: Series, others: Sequence[Series], 
     """Set the y axis; where very few values would flatten all others, they are marked at its edge and counted."""
     known = [v[np.isfinite(v)] for v in (value, *others)]
     nearly_all = max((float(np.percentile(v, 99.5)) for v in known if len(v)), default=0.0)
-    top = OUTLIER / 2 * nearly_all
     highest = float(known[0].max()) if len(known[0]) else 0.0
-    if highest <= OUTLIER * nearly_all or top <= 0:
-        axes.set_ylim(0, max(axes.get_ylim()[1], 10.0))
+    if highest <= OUTLIER * nearly_all or nearly_all <= 0:
+        from_zero(axes, least=10.0)
         return 0
+    top = max(float(v[v <= OUTLIER / 2 * nearly_all].max(initial=0.0)) for v in known)
+    from_zero(axes, top=top)
+    edge = axes.get_ylim()[1]
     beyond = value > top
-    axes.set_ylim(0, top)
     at, _ = decimate(t[beyond], value[beyond], columns=COLUMNS // 2)
     style = {"color": PALETTE["vermillion"], "markersize": 5, "clip_on": False, "linestyle": "none"}
-    axes.plot(at, np.full(len(at), top), "^", label=label, **style)
+    axes.plot(at, np.full(len(at), edge), "^", label=label, **style)
     return int(beyond.sum())
 
 

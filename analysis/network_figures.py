@@ -14,14 +14,14 @@ import numpy as np
 
 from analysis.drawing import (
     COLUMNS,
+    GAP_S,
     MAX_DOTS,
     PALETTE,
     Drawing,
     Series,
-    broken,
     count_text,
-    decimate,
     draw_dots,
+    draw_line,
     drawing,
     from_zero,
     panels,
@@ -196,21 +196,19 @@ def _draw_buffer(axes: Any, series: CallSeries) -> bool:
     t = series.playout_s
     known = bool(np.isfinite(series.played_ms).any())
     if known:
-        keep = decimate(series.played_s, series.played_ms)
-        axes.plot(*keep, color=PALETTE["blue"], linewidth=1.5, label="leaves the jitter buffer, above the fastest")
+        label = "leaves the jitter buffer, above the fastest"
+        draw_line(axes, series.played_s, series.played_ms, "blue", label=label)
     elif np.isfinite(series.jitter_buffer_delay_ms).any():
-        keep = decimate(t, series.jitter_buffer_delay_ms)
-        axes.plot(*keep, color=PALETTE["blue"], linewidth=1.5, label="jitter-buffer delay")
+        draw_line(axes, t, series.jitter_buffer_delay_ms, "blue", label="jitter-buffer delay")
     target = np.where(np.isnan(series.jitter_buffer_delay_ms), np.nan, series.target_delay_ms)
     if np.isfinite(target).any():
-        dash = {"linestyle": (0, (4, 2)), "linewidth": 1.5}
-        axes.plot(*decimate(t, target), color=PALETTE["orange"], label="target delay", **dash)
+        draw_line(axes, t, target, "orange", label="target delay", dashes=(4, 2))
     return known
 
 
 def _limit_delay(axes: Any, series: CallSeries) -> int:
-    axes.set_ylim(bottom=0)
     if not len(series.arrival_s):
+        from_zero(axes, least=10.0)
         return 0
     transit = series.transit_ms - np.nanmin(series.transit_ms)
     others = [series.played_ms, series.target_delay_ms]
@@ -290,8 +288,7 @@ def _arrival(series: CallSeries, turns: Sequence[Turn]) -> Drawing | None:
     if gaps:
         said += _draw_interarrival(rest.pop(0), series)
     jitter = rest.pop(0)
-    t, value = decimate(*broken(series.arrival_s, series.jitter_ms))
-    jitter.plot(t, value, color=PALETTE["orange"], linewidth=1.4)
+    draw_line(jitter, *_known_jitter(series), "orange", width=1.4, breaks=False)
     jitter.set_ylabel("jitter\n(ms)")
     said.append(
         f"Jitter (RFC 3550) follows the deviation of arrivals from timestamps with a memory of some 16 packets: median "
@@ -319,6 +316,15 @@ def _arrival(series: CallSeries, turns: Sequence[Turn]) -> Drawing | None:
     return drawing("arrival", f"arrival-{series.call}", title, figure, " ".join(said))
 
 
+def _known_jitter(series: CallSeries) -> tuple[Series, Series]:
+    """Jitter over time, broken where the sender paused or another stream began, but not where packets were held up."""
+    held_up = series.interarrival_s[series.interarrival_ms > 1000 * GAP_S]
+    t, value = series.arrival_s, series.jitter_ms
+    gaps = np.flatnonzero(np.diff(t) > GAP_S) + 1
+    gaps = gaps[~np.isin(t[gaps], held_up)]
+    return np.insert(t, gaps, (t[gaps - 1] + t[gaps]) / 2), np.insert(value, gaps, np.nan)
+
+
 def _draw_interarrival(axes: Any, series: CallSeries) -> list[str]:
     dense = draw_dots(axes, series.interarrival_s, series.interarrival_ms, "blue", label="to the packet before")
     gap = np.sort(series.interarrival_ms[np.isfinite(series.interarrival_ms)])
@@ -331,7 +337,7 @@ def _draw_interarrival(axes: Any, series: CallSeries) -> list[str]:
     if series.packet_ms is not None:
         label = f"packet time, {series.packet_ms:g} ms"
         axes.axhline(
-            series.packet_ms, color=PALETTE["orange"], linestyle=(0, (4, 2)), linewidth=1.2, label=label, zorder=3
+            series.packet_ms, color=PALETTE["orange"], linestyle=(0, (4, 2)), linewidth=1.2, label=label, zorder=2
         )
         said.append(
             "A dot above the dashed line came late against the one before, one below it caught up; after a loss the "

@@ -90,7 +90,8 @@ class CallSeries:
     @property
     def span_s(self) -> tuple[float, float]:
         """First and last moment that any series holds; (0, 0) where none does."""
-        given = (self.arrival_s, self.playout_s, self.lost_s, self.duplicate_s)
+        played_s = self.played_s[np.isfinite(self.played_ms)]
+        given = (self.arrival_s, self.playout_s, self.lost_s, self.duplicate_s, played_s)
         found = [each for each in given if each is not None and len(each)]
         return (min(float(e.min()) for e in found), max(float(e.max()) for e in found)) if found else (0.0, 0.0)
 

@@ -6,16 +6,15 @@ Source: W3C webrtc-stats. Nothing here was measured by this program: the drawing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from analysis.drawing import (
-    PALETTE,
     Drawing,
     Series,
     count_text,
-    decimate,
+    draw_line,
     drawing,
     from_zero,
     panels,
@@ -41,9 +40,11 @@ __all__ = ["draw_statistics"]
 
 MAX_INBOUND = 6  # streams that are drawn
 MAX_TRACES = 4
-FEW_POINTS = 60  # each is marked, so that it is seen how little there is
 AXIS = "time from the first snapshot"
 COLOURS = ("purple", "green", "blue", "orange")
+
+
+_line = partial(draw_line, marked=True, width=1.4)
 
 
 def draw_statistics(series: StatsSeries, key: str) -> list[Drawing]:
@@ -92,10 +93,10 @@ def _delays(
     heights = [PANEL_IN] + ([LANE_IN * len(lanes)] if lanes else [])
     figure, axes = panels(heights, sum(heights) + 1.25)
     upper = axes[0]
-    _line(upper, stream.t_s, delay, "blue", "jitter-buffer delay", width=1.6)
-    _line(upper, stream.t_s, stream.target_delay_ms, "orange", "target delay", dashes=(4, 2))
+    _line(upper, stream.t_s, delay, "blue", label="jitter-buffer delay", width=1.6)
+    _line(upper, stream.t_s, stream.target_delay_ms, "orange", label="target delay", dashes=(4, 2))
     for device in devices[:1]:
-        _line(upper, device.t_s, device.value_ms, "green", "output device (playout delay)", dashes=(1, 1.2))
+        _line(upper, device.t_s, device.value_ms, "green", label="output device (playout delay)", dashes=(1, 1.2))
     upper.set_ylabel("delay (ms)")
     from_zero(upper, least=10.0)
     upper.grid(axis="y")
@@ -119,29 +120,6 @@ def _delays(
     if stream.restarts:
         text += f" Counters went backwards {stream.restarts:,} times (a new receiver): those windows are left out."
     return drawing("reported-delay", f"delay-{name}", f"Jitter buffer as reported, {title}", figure, text)
-
-
-def _line(
-    axes: Any,
-    t: Series,
-    value: Series,
-    colour: str,
-    label: str | None = None,
-    *,
-    width: float = 1.4,
-    dashes: tuple[float, float] | None = None,
-) -> None:
-    """A line that breaks where the value is not known; a value between two unknown ones, and each of few, is a dot."""
-    if not np.isfinite(value).any():
-        return
-    style = "solid" if dashes is None else (0, dashes)
-    axes.plot(*decimate(t, value), color=PALETTE[colour], linewidth=width, linestyle=style, label=label)
-    known = np.isfinite(value)
-    if known.sum() <= FEW_POINTS:
-        axes.plot(t[known], value[known], ".", color=PALETTE[colour], markersize=6)
-        return
-    alone = known & ~np.append(known[1:], False) & ~np.insert(known[:-1], 0, False)
-    axes.plot(*decimate(t[alone], value[alone]), ".", color=PALETTE[colour], markersize=3)
 
 
 def _usual_ms(stream: InboundStatistics) -> str:
@@ -235,7 +213,7 @@ def _round_trips(traces: Sequence[Trace], span_s: tuple[float, float], key: str)
     figure, (axes,) = panels([1.0], 2.6)
     said = []
     for trace, colour in zip(traces, COLOURS, strict=False):
-        _line(axes, trace.t_s, trace.value_ms, colour, trace.name)
+        _line(axes, trace.t_s, trace.value_ms, colour, label=trace.name)
         value = np.sort(trace.value_ms[np.isfinite(trace.value_ms)])
         middle, longest = float(np.median(value)), float(value[-1])
         said.append(f"{trace.name}: n = {len(value):,}, median {middle:,.1f} ms, longest {longest:,.1f} ms.")

@@ -114,8 +114,9 @@ def heights(d: str) -> Series:
 
 @pytest.mark.parametrize("kind", ["lost_s", "late_s"])
 def test_one_loss_in_an_hour_is_marked_and_its_share_is_not_made_larger(kind: str) -> None:
-    colour, fields = ("vermillion", {"longest_loss": 1}) if kind == "lost_s" else ("orange", {})
-    strip = draw(make_series(180_000, **{kind: np.array([1800.0])}, **fields))["loss"]
+    colour = "vermillion" if kind == "lost_s" else "orange"
+    fields: dict[str, Any] = {kind: np.array([1800.0])}
+    strip = draw(make_series(180_000, **fields))["loss"]
     tall = np.ptp(heights(max(paths(strip, "fill: var(--sky,"), key=len)))
     (tick,) = [d for d in paths(strip, f"stroke: var(--{colour},") if d.count("L") == 1]
     assert np.ptp(heights(tick)) == pytest.approx(0.18 * tall, rel=0.02)
@@ -291,3 +292,53 @@ def test_a_line_cut_at_a_window_meets_its_ends_at_the_value_between_and_keeps_ga
     found = _met(t, value, 5.0, 11.5, 16.0)
     assert found[0].tolist() == [0, 5, 10, 11, 12, 16, 20]
     assert found[1] == pytest.approx([0, 50, 100, np.nan, 50, 50, 50], nan_ok=True)
+
+
+def frame_of(panel: int, drawing: Drawing) -> tuple[float, float]:
+    """Upper and lower end of the left spine of a panel."""
+    spines = [d for d in paths(drawing, "stroke: var(--rule,") if d.count("L") == 1 and "Z" not in d.upper()]
+    upright = [heights(d) for d in spines if len(set(re.findall(r"[ML] (-?[\d.]+)", d))) == 1]
+    found = sorted((float(y.min()), float(y.max())) for y in upright if np.ptp(y) > 40)
+    return found[panel]
+
+
+def test_dots_at_the_ends_of_the_axis_are_whole() -> None:
+    series = make_series(40, transit_ms=np.where(np.arange(40) % 2, 100.0, 240.0))
+    drawing = draw(replace(series, played_ms=np.full(40, 60.0)))["playout"]
+    top, bottom = frame_of(0, drawing)
+    (dots,) = [d for d in paths(drawing, "stroke: var(--sky,") if d.count("M") == 40]
+    y = heights(dots)
+    assert top + 2.5 <= y.min() < y.max() <= bottom - 2.5  # a dot is 4.5 points wide
+
+
+def test_a_stall_of_the_network_does_not_break_the_line_of_jitter_but_a_pause_of_the_sender_does() -> None:
+    for between, pieces in ((5000.0, 1), (np.nan, 2)):
+        series = make_series(3000)
+        arrival, gaps = series.arrival_s.copy(), series.interarrival_ms.copy()
+        arrival[1500:] += 5
+        gaps[1499] = between
+        drawing = draw(replace(series, arrival_s=arrival, interarrival_s=arrival[1:], interarrival_ms=gaps))["arrival"]
+        line = max(paths(drawing, "stroke: var(--orange,"), key=len)
+        assert line.count("M") == pieces
+
+
+def test_large_numbers_are_written_out() -> None:
+    found = texts(draw(make_series(rtt_s=np.arange(20.0), rtt_ms=np.linspace(0, 4e6, 20)))["arrival"])
+    assert "4,000,000" in found
+    assert not any(re.fullmatch(r"1e\d+", text) for text in found)
+
+
+def test_of_a_few_packets_all_that_the_legend_names_is_drawn() -> None:
+    series = make_series(4, playout_s=np.array([0.06]), jitter_buffer_delay_ms=np.array([10.0]))
+    one = replace(
+        series,
+        target_delay_ms=np.array([80.0]),
+        concealed_ms=np.zeros(1),
+        removed_ms=np.zeros(1),
+        inserted_ms=np.array([8.0]),
+    )
+    drawing = draw(one)["playout"]
+    assert {"target delay", "inserted", "8 ms"} <= set(texts(drawing))
+    marks = [each.get("style", "") for each in ElementTree.fromstring(drawing.svg).iter("use")]
+    assert any("--orange" in style for style in marks)  # the target of the one window is a dot
+    assert any(d.count("L") > 2 for d in paths(drawing, "fill: var(--green,"))
