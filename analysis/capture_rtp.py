@@ -19,7 +19,7 @@ from analysis.capture_frames import Direction
 from analysis.codecs import CODECS, Codec, packet_samples
 from analysis.errors import MalformedPacket
 from analysis.rtp import is_rtcp, is_rtp_or_rtcp, parse_rtp, signed_difference
-from analysis.streams import Timed
+from analysis.streams import NOISE_RATE_HZ, Timed
 from analysis.units import NS_PER_S
 
 __all__ = [
@@ -90,6 +90,11 @@ class CodecChoice:
     unknown: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
     comfort_noise: tuple[int, ...] = ()
+
+    def of_clock(self, clock_rate_hz: int) -> set[int]:
+        """The payload types whose timestamps have this rate; those of comfort noise have 8000 Hz."""
+        found = {number for number, codec in self.codecs.items() if codec.clock_rate_hz == clock_rate_hz}
+        return found | (set(self.comfort_noise) if clock_rate_hz == NOISE_RATE_HZ else set())
 
 
 def may_matter(datagram: CapturedDatagram) -> bool:

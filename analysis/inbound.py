@@ -172,9 +172,9 @@ def measure(
         return None
     codec = choice.codecs[main]
     warnings = [*stream.warnings, *choice.warnings]
-    of_clock = {number for number, c in choice.codecs.items() if c.clock_rate_hz == codec.clock_rate_hz}
-    inbound = _received(stream, codec, of_clock)
-    with_sound = [t for t in stream.packets if t.packet.payload_type in of_clock]
+    sounding = {number for number, c in choice.codecs.items() if c.clock_rate_hz == codec.clock_rate_hz}
+    inbound = _received(stream, codec, choice.of_clock(codec.clock_rate_hz))
+    with_sound = [t for t in stream.packets if t.packet.payload_type in sounding]
     arrivals = arrival_statistics(with_sound, codec.clock_rate_hz)
     first_ns, last_ns = stream.packets[0].time_ns, stream.packets[-1].time_ns
     warnings += _of_jumps(jumps_ahead(with_sound, codec.clock_rate_hz), first_ns)

@@ -93,7 +93,7 @@ class _Side:
         self._stream, self._codecs, self._inbound = measured.stream, measured.choice.codecs, measured.inbound
         codec = self._codecs[measured.inbound.payload_type]
         self._reception = Reception(codec.clock_rate_hz)
-        self._of_clock = {n for n, c in self._codecs.items() if c.clock_rate_hz == codec.clock_rate_hz}
+        self._of_clock = measured.choice.of_clock(codec.clock_rate_hz)
         self._payload_type = measured.inbound.payload_type  # of the last packet whose codec is known
         self._taken = 0
         totals = (totals for playout in measured.inbound.playouts for totals in playout.totals)

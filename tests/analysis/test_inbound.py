@@ -554,6 +554,12 @@ class TestCounters:
         (said,) = measured(stream, "fixed:50").warnings
         assert said == "5 packets of comfort noise (RFC 3389): counted but not played"
 
+    def test_comfort_noise_counts_for_the_jitter(self) -> None:
+        sent = self.with_noise("pcmu")
+        late = [replace(d, time_ns=d.time_ns + 16 * MS * (i == 52)) for i, d in enumerate(sent[:53])]
+        # the last of them, of comfort noise, is 16 ms late: a sixteenth of that is the jitter (RFC 3550 A.8)
+        assert measured(only(late)).inbound_rtp["jitter"] == pytest.approx(0.001)
+
     def test_comfort_noise_beside_wideband_is_not_played(self) -> None:
         found = measured(only(self.with_noise("g722")), "chrome")
         assert found.concealed_ms == pytest.approx(1000, abs=60)
