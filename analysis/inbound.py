@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 
 from analysis.capture_clock import jumps_ahead
+from analysis.capture_frames import Direction
 from analysis.capture_rtp import CodecChoice, RtpStream, durations_fit
 from analysis.codecs import Codec
 from analysis.playout import Playout, PlayoutPoint, play
 from analysis.reception import Reception
 from analysis.result import OutputDelay
+from analysis.rtcp_statistics import EARLIEST_WALL_NS
 from analysis.rtp import signed_difference
 from analysis.streams import NOISE_RATE_HZ, ForwardSound, Stream, Timed, build_streams, packet_trace
-from analysis.units import NS_PER_S, ns_to_ms, ns_to_s, samples_to_ms
+from analysis.units import ns_to_ms, ns_to_s, samples_to_ms
 
 __all__ = [
-    "EARLIEST_WALL_NS",
     "SCHEMA",
     "ArrivalStatistics",
     "Inbound",
@@ -33,11 +34,11 @@ __all__ = [
     "document",
     "measure",
     "media_playout",
+    "outbound_rtp",
     "played_duration",
 ]
 
 SCHEMA = "latency-probe/playout/1"
-EARLIEST_WALL_NS = 365 * 86400 * NS_PER_S  # times before 1971 are of no wall clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,13 @@ class SeriesPoint:
 class Inbound:
     """What one SSRC's receiver would have counted.
 
-    `inbound_rtp` has the W3C names. `first_ns` and `last_ns` are the arrivals of its first and last packet.
-    `concealed_ms`, `inserted_ms` and `removed_ms` are None where nothing was played, `silent_ms` (silence in what was
-    concealed) where the policy does not know it. `jitter_mean_ms` and `jitter_max_ms` are over all packets, `jitter` is
-    that after the last one. `media_playout` (RTCAudioPlayoutStats) is empty where nothing was played; `output`
-    is what was given for the device, which nobody measured here. `playouts` are those of its generations.
+    `inbound_rtp` has the W3C names; so has `outbound_rtp`, which is empty unless the machine that captured sent the
+    stream (`inbound_rtp` is then what a receiver at this point would have counted). `first_ns` and `last_ns` are
+    the arrivals of its first and last packet. `concealed_ms`, `inserted_ms` and `removed_ms` are None where nothing
+    was played, `silent_ms` (silence in what was concealed) where the policy does not know it. `jitter_mean_ms` and
+    `jitter_max_ms` are over all packets, `jitter` is that after the last one. `media_playout`
+    (RTCAudioPlayoutStats) is empty where nothing was played; `output` is what was given for the device, which
+    nobody measured here. `playouts` are those of its generations.
     """
 
     ssrc: int
@@ -83,6 +86,7 @@ class Inbound:
     warnings: tuple[str, ...] = ()
     media_playout: Mapping[str, float | int] = field(default_factory=dict)
     output: OutputDelay | None = None
+    outbound_rtp: Mapping[str, int] = field(default_factory=dict)
     playouts: tuple[Playout, ...] = field(default=(), repr=False, compare=False)
 
 
@@ -202,6 +206,7 @@ def measure(
         warnings=tuple(warnings),
         media_playout=media_playout(inbound, output),
         output=output,
+        outbound_rtp=outbound_rtp(inbound) if stream.direction is Direction.SENT else {},
         playouts=tuple(played),
     )
 
@@ -296,6 +301,16 @@ def _add(totals: dict[str, float | int], more: Mapping[str, float | int]) -> Non
         totals[name] = totals.get(name, 0) + value
 
 
+def outbound_rtp(inbound: Mapping[str, float | int]) -> dict[str, int]:
+    """RTCSentRtpStreamStats and `headerBytesSent` of a sent stream, from what was counted where it left."""
+    names = {
+        "packetsSent": "packetsReceived",
+        "bytesSent": "bytesReceived",
+        "headerBytesSent": "headerBytesReceived",
+    }
+    return {sent: int(inbound[received]) for sent, received in names.items() if received in inbound}
+
+
 def played_duration(inbound: Mapping[str, float | int], rate_hz: int) -> dict[str, float]:
     """`totalSamplesDuration` of one playout's counters."""
     return {"totalSamplesDuration": inbound["totalSamplesReceived"] / rate_hz}
@@ -356,18 +371,24 @@ def document(
         "policy": policy,
         "duration_s": round(ns_to_s(end_ns - begin_ns), 9),
         "streams": [
-            _entry(s, begin_ns) | {name: dict(of[s.ssrc]) for name, of in (rtcp or {}).items() if s.ssrc in of}
+            _entry(s, begin_ns, {name: dict(of[s.ssrc]) for name, of in (rtcp or {}).items() if s.ssrc in of})
             for s in streams
         ],
         "warnings": list(warnings),
     }
 
 
-def _entry(stream: Inbound, begin_ns: int) -> dict[str, Any]:
+def _identity(stream: Inbound, rtcp: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The id of its `inbound_rtp`, and of the object that this refers to."""
+    remote = rtcp.get("remote_outbound_rtp", {})
+    return {"id": f"inbound-rtp-{stream.ssrc}"} | ({"remoteId": remote["id"]} if remote else {})
+
+
+def _entry(stream: Inbound, begin_ns: int, rtcp: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     def rounded(value: float | None, digits: int) -> float | int | None:
         return round(value, digits) if isinstance(value, float) else value
 
-    entry = {
+    entry: dict[str, Any] = {
         "ssrc": stream.ssrc,
         "codec": stream.codec,
         "payload_type": stream.payload_type,
@@ -375,7 +396,10 @@ def _entry(stream: Inbound, begin_ns: int) -> dict[str, Any]:
         "destination": "{}:{}".format(*stream.destination),
         "direction": stream.direction,
         "start_s": round(ns_to_s(stream.first_ns - begin_ns), 9),
-        "inbound_rtp": {name: rounded(value, 9) for name, value in stream.inbound_rtp.items()},
+        "inbound_rtp": {
+            **_identity(stream, rtcp),
+            **{name: rounded(value, 9) for name, value in stream.inbound_rtp.items()},
+        },
         "media_playout": {name: rounded(value, 9) for name, value in stream.media_playout.items()},
         "series": [
             {
@@ -393,4 +417,8 @@ def _entry(stream: Inbound, begin_ns: int) -> dict[str, Any]:
     }
     if stream.output is not None:
         entry["output"] = {"ms": stream.output.ms, "evidence": stream.output.evidence}
-    return entry
+    if stream.outbound_rtp:
+        entry["outbound_rtp"] = {"id": f"outbound-rtp-{stream.ssrc}", **stream.outbound_rtp}
+        if "remote_inbound_rtp" in rtcp:
+            entry["outbound_rtp"]["remoteId"] = rtcp["remote_inbound_rtp"]["id"]
+    return {**entry, **rtcp}

@@ -1,6 +1,7 @@
 """Measured streams in, what a receiver's `getStats()` would have said at regular moments out: lines of `stats.jsonl`.
 
-Source: W3C webrtc-stats (RTCInboundRtpStreamStats, RTCCodecStats, RTCAudioPlayoutStats), names and units. Packets count
+Source: W3C webrtc-stats (RTCInboundRtpStreamStats, RTCOutboundRtpStreamStats, RTCRemoteOutboundRtpStreamStats,
+RTCRemoteInboundRtpStreamStats, RTCCodecStats, RTCAudioPlayoutStats), names and units. Packets count
 as they arrive; what depends on the jitter buffer is the playout policy's, under `chrome` booked as libwebrtc does. What
 is unknown is absent, never 0.
 """
@@ -11,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.capture_frames import Direction
 from analysis.capture_rtp import CodecChoice, RtpStream
 from analysis.errors import UsageError
-from analysis.inbound import EARLIEST_WALL_NS, Inbound, media_playout, played_duration
+from analysis.inbound import Inbound, media_playout, outbound_rtp, played_duration
 from analysis.reception import Reception
+from analysis.rtcp_statistics import EARLIEST_WALL_NS, RtcpLedger
 from analysis.units import ms_to_ns, ns_to_ms
 
 __all__ = ["INTERVAL_MS", "LONGEST_MS", "SHORTEST_MS", "MeasuredStream", "stats_snapshots"]
@@ -35,7 +38,11 @@ class MeasuredStream:
 
 
 def stats_snapshots(
-    measured: Sequence[MeasuredStream], *, interval_ms: float = INTERVAL_MS, wall_shift_ns: int = 0
+    measured: Sequence[MeasuredStream],
+    *,
+    interval_ms: float = INTERVAL_MS,
+    wall_shift_ns: int = 0,
+    reports: Sequence[tuple[int, bool, bytes]] = (),
 ) -> Iterator[dict[str, Any]]:
     """Snapshots from the first packet of all streams until all has been played.
 
@@ -48,11 +55,15 @@ def stats_snapshots(
     wall_shift_ns : int
         Wall time less the time of the packets. Where no sum with it is a wall time, `timestamp` is absent.
 
+    reports : sequence of (int, bool, bytes)
+        RTCP with its times (ns) and whether the machine that captured sent it, in order of time.
+
     Yields
     ------
     dict
         `t_ns` on the clock of the packets and `stats`, W3C objects: for each stream that has begun `inbound-rtp`,
-        `codec`, and `media-playout` where it is played. Counters are cumulative. Of a stretch of more than 50
+        `codec`, `media-playout` where it is played, `outbound-rtp` where it was sent by the machine that captured, and
+        what the other end's reports said until then. Counters are cumulative. Of a stretch of more than 50
         snapshots in which no packet arrives and no counter changes the rest is left out.
 
     Raises
@@ -63,20 +74,28 @@ def stats_snapshots(
     if not SHORTEST_MS <= interval_ms <= LONGEST_MS:
         raise UsageError(f"snapshots every {interval_ms:g} ms", next_step=f"give {SHORTEST_MS:g} to {LONGEST_MS:g} ms")
     step_ns = ms_to_ns(interval_ms)
-    sides = [_Side(each, wall_shift_ns) for each in measured]
+    ledger = RtcpLedger(wall_shift_ns)
+    for each in measured:
+        if each.stream.direction is Direction.SENT:
+            ledger.sends(each.stream.ssrc)
+    sides = [_Side(each, wall_shift_ns, ledger) for each in measured]
     if not sides:
         return
     begin_ns = min(each.inbound.first_ns for each in measured)
     time_ns, end_ns = begin_ns + step_ns, max(side.end_ns for side in sides)
-    empty, before = 0, None
+    empty, before, taken = 0, None, 0
     while True:
+        while taken < len(reports) and reports[taken][0] <= time_ns:
+            at_ns, ours, data = reports[taken]
+            (ledger.sent if ours else ledger.received)(at_ns, data)
+            taken += 1
         stats = [fields for side in sides for fields in side.at(time_ns)]
         empty = empty + 1 if stats == before else 0
         before = stats
         if empty <= MAX_EMPTY:
             wall_ns = time_ns + wall_shift_ns
             stamp = {"timestamp": ns_to_ms(wall_ns)} if wall_ns > EARLIEST_WALL_NS else {}
-            yield {"t_ns": time_ns, "stats": [fields | stamp for fields in stats]}
+            yield {"t_ns": time_ns, "stats": [stamp | fields for fields in stats]}
         else:
             news_ns = min((side.next_ns(time_ns) for side in sides), default=end_ns)
             time_ns += max(0, (news_ns - time_ns) // step_ns - 1) * step_ns
@@ -88,8 +107,9 @@ def stats_snapshots(
 class _Side:
     """One stream while time goes on."""
 
-    def __init__(self, measured: MeasuredStream, wall_shift_ns: int) -> None:
+    def __init__(self, measured: MeasuredStream, wall_shift_ns: int, ledger: RtcpLedger) -> None:
         self._wall_shift_ns = wall_shift_ns
+        self._ledger = ledger
         self._stream, self._codecs, self._inbound = measured.stream, measured.choice.codecs, measured.inbound
         codec = self._codecs[measured.inbound.payload_type]
         self._reception = Reception(codec.clock_rate_hz)
@@ -108,7 +128,7 @@ class _Side:
         return min(times, default=self.end_ns)
 
     def at(self, time_ns: int) -> list[dict[str, Any]]:
-        """Its objects, without their timestamp; moments must not go back."""
+        """Its objects, without a timestamp where that is the moment; moments must not go back."""
         packets = self._stream.packets
         while self._taken < len(packets) and packets[self._taken].time_ns <= time_ns:
             timed = packets[self._taken]
@@ -137,11 +157,28 @@ class _Side:
             "mimeType": codec.mime_type,
             "clockRate": codec.clock_rate_hz,
         }
+        others = self._others(inbound, codec.clock_rate_hz)
         if not played:
-            return [inbound, of_codec]
+            return [inbound, of_codec, *others]
         playout = {"id": f"media-playout-{ssrc}", "type": "media-playout", "kind": "audio"}
         inbound["playoutId"] = playout["id"]
-        return [inbound, of_codec, playout | media_playout(played, self._inbound.output)]
+        return [inbound, of_codec, playout | media_playout(played, self._inbound.output), *others]
+
+    def _others(self, inbound: dict[str, Any], clock_rate_hz: int) -> list[dict[str, Any]]:
+        """What was sent, and what the other end's reports say; `inbound` is made to refer to it."""
+        ssrc, found = self._stream.ssrc, list[dict[str, Any]]()
+        refers = {"codecId": inbound["codecId"]}
+        if (remote := self._ledger.remote_outbound(ssrc)) is not None:
+            inbound["remoteId"] = remote["id"]
+            found.append(remote | refers)
+        if self._stream.direction is not Direction.SENT:
+            return found
+        own = {"id": f"outbound-rtp-{ssrc}", "type": "outbound-rtp", "kind": "audio", "ssrc": ssrc}
+        found.append(own | refers | outbound_rtp(inbound))
+        if (remote := self._ledger.remote_inbound(ssrc, clock_rate_hz)) is not None:
+            found[-1]["remoteId"] = remote["id"]
+            found.append(remote | refers)
+        return found
 
     def _received(self) -> dict[str, float | int]:
         r = self._reception

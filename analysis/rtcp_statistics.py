@@ -37,14 +37,17 @@ from analysis.streams import Timed
 from analysis.units import NS_PER_S, ns_to_ms, ns_to_s
 
 __all__ = [
+    "EARLIEST_WALL_NS",
     "RoundTrip",
     "RtcpLedger",
     "call_rtcp_statistics",
     "capture_fields",
+    "captured_reports",
     "captured_rtcp_statistics",
     "rtcp_statistics",
 ]
 
+EARLIEST_WALL_NS = 365 * 86400 * NS_PER_S  # times before 1971 are of no wall clock
 MAX_STREAMS = 64  # SSRCs that are kept; a hostile peer may send any number
 MAX_OWN_REPORTS = 256  # that an answer is waited for: more than four minutes of one a second
 MOST_DELAY = 0xFFFFFFFF
@@ -187,6 +190,10 @@ class RtcpLedger:
 
     # -- statistics
 
+    def _stamp(self, arrival_ns: int) -> dict[str, float]:
+        wall_ns = arrival_ns + self._wall_shift_ns
+        return {"timestamp": ns_to_ms(wall_ns)} if wall_ns > EARLIEST_WALL_NS else {}
+
     def remote_inbound(self, ssrc: int, clock_rate_hz: int) -> dict[str, Any] | None:
         """`remote-inbound-rtp` of our stream; None where no report about it has come."""
         if ssrc not in self._blocks:
@@ -195,7 +202,7 @@ class RtcpLedger:
         return {
             "id": f"remote-inbound-rtp-{ssrc}",
             "type": "remote-inbound-rtp",
-            "timestamp": ns_to_ms(arrival_ns + self._wall_shift_ns),
+            **self._stamp(arrival_ns),
             "kind": "audio",
             "ssrc": ssrc,
             "localId": f"outbound-rtp-{ssrc}",
@@ -215,7 +222,7 @@ class RtcpLedger:
         return {
             "id": f"remote-outbound-rtp-{ssrc}",
             "type": "remote-outbound-rtp",
-            "timestamp": ns_to_ms(arrival_ns + self._wall_shift_ns),
+            **self._stamp(arrival_ns),
             "kind": "audio",
             "ssrc": ssrc,
             "localId": f"inbound-rtp-{ssrc}",
@@ -269,20 +276,26 @@ def call_rtcp_statistics(record: CallRecord) -> dict[str, dict[int, dict[str, An
     )
 
 
+def captured_reports(datagrams: Iterable[CapturedDatagram]) -> list[tuple[int, bool, bytes]]:
+    """The RTCP among datagrams in order of time (ns), and whether it was sent by the machine that captured."""
+    return sorted(
+        (datagram.time_ns, datagram.direction is Direction.SENT, datagram.payload)
+        for datagram in datagrams
+        if is_rtp_or_rtcp(datagram.payload) and is_rtcp(datagram.payload)
+    )
+
+
 def captured_rtcp_statistics(
     datagrams: Iterable[CapturedDatagram], streams: Iterable[RtpStream], codecs: Mapping[int, Codec]
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """`rtcp_statistics` of a bare capture, on its own clock; what no direction is known of counts as received."""
-    rtcp: dict[bool, list[tuple[int, bytes]]] = {True: [], False: []}
-    for datagram in datagrams:
-        if is_rtp_or_rtcp(datagram.payload) and is_rtcp(datagram.payload):
-            rtcp[datagram.direction is Direction.SENT].append((datagram.time_ns, datagram.payload))
+    reports = captured_reports(datagrams)
     packets: dict[bool, list[Timed]] = {True: [], False: []}
     for stream in streams:
         packets[stream.direction is Direction.SENT] += stream.packets
     return rtcp_statistics(
-        rtcp_received=sorted(rtcp[False]),
-        rtcp_sent=sorted(rtcp[True]),
+        rtcp_received=[(time_ns, data) for time_ns, ours, data in reports if not ours],
+        rtcp_sent=[(time_ns, data) for time_ns, ours, data in reports if ours],
         received=packets[False],
         sent=packets[True],
         payload_types=codecs,

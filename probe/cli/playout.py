@@ -24,7 +24,7 @@ from analysis.inbound import Inbound, document, measure
 from analysis.inbound_snapshots import INTERVAL_MS, LONGEST_MS, SHORTEST_MS, MeasuredStream, stats_snapshots
 from analysis.playout import parse_policy
 from analysis.result import OutputDelay
-from analysis.rtcp_statistics import call_rtcp_statistics, captured_rtcp_statistics
+from analysis.rtcp_statistics import call_rtcp_statistics, captured_reports, captured_rtcp_statistics
 from analysis.rtp import is_rtcp
 from analysis.series import CallSeries
 from analysis.units import ns_to_s
@@ -106,7 +106,7 @@ def playout(
     if out is not None:
         _write_page(out, capture, policy, measured, series, [*read.warnings, *unmeasured])
     if stats is not None:
-        lines = stats_snapshots(known, interval_ms=interval_ms)
+        lines = stats_snapshots(known, interval_ms=interval_ms, reports=captured_reports(rtcp_only))
         write_page(
             stats, "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode(), option="--stats"
         )

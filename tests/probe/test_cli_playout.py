@@ -12,7 +12,14 @@ import pytest
 
 from analysis.call import ASSUMED_OUTPUT
 from analysis.pcap import Direction, Endpoints, pcap_header
-from analysis.rtcp import SenderInfo, compound, ntp_from_unix_ns, serialize_receiver_report
+from analysis.rtcp import (
+    ReportBlock,
+    SenderInfo,
+    compound,
+    middle_ntp,
+    ntp_from_unix_ns,
+    serialize_receiver_report,
+)
 from analysis.rtp import RtpPacket, serialize_rtp
 from benchmarks.chrome_reference_files import GOLDEN, Row, browser_series
 from probe.cli import main
@@ -371,6 +378,65 @@ class TestReportsAndSnapshots:
         assert last["jitterBufferDelay"] == pytest.approx(said["jitterBufferDelay"])
         playout_ids = {s["id"] for s in snapshots[-1]["stats"] if s["type"] == "media-playout"}
         assert playout_ids == {last["playoutId"]}
+
+    def call_of_two(self, path: Path) -> Path:
+        """Two seconds each way; we report each second, and the other end answers our report 80 ms later."""
+        there, back = Endpoints(Direction.SENT, A, B), Endpoints(Direction.RECEIVED, B, A)
+        records: list[tuple[int, bytes]] = []
+        for i in range(100):
+            time_ns = START_NS + 20 * i * 1_000_000
+            records.append((time_ns, there.record(time_ns, serialize_rtp(RtpPacket(0, i, 160 * i, 7, b"\xff" * 160)))))
+            later_ns = time_ns + 5_000_000
+            packet = RtpPacket(0, i, 160 * i, 77, b"\xff" * 160, padding=4)
+            records.append((later_ns, back.record(later_ns, serialize_rtp(packet))))
+            if i % 50 == 10:
+                sender = SenderInfo(ntp_from_unix_ns(time_ns), 160 * i, i, 160 * i)
+                ours = compound(serialize_receiver_report(7, [], sender), 7, "us")
+                records.append((time_ns + 1, there.record(time_ns + 1, ours)))
+                block = ReportBlock(7, 0, 3, i, 16, middle_ntp(sender.ntp), 65536 // 50)  # held for 20 ms
+                theirs = compound(serialize_receiver_report(77, [block], sender), 77, "them")
+                answered_ns = time_ns + 100_000_001
+                records.append((answered_ns, back.record(answered_ns, theirs)))
+        path.write_bytes(pcap_header() + b"".join(data for _, data in sorted(records)))
+        return path
+
+    def test_what_was_sent_and_what_the_other_end_said_of_it(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        path, lines = self.call_of_two(tmp_path / "x.pcap"), tmp_path / "x.jsonl"
+        sent, received = document(capsys, path, "--policy", "fixed:60", "--stats", lines)["streams"]
+        own = sent["outbound_rtp"]
+        assert {name: own[name] for name in ("packetsSent", "bytesSent", "headerBytesSent")} == {
+            "packetsSent": 100,
+            "bytesSent": 16_000,
+            "headerBytesSent": 1200,
+        }
+        assert sent["inbound_rtp"]["packetsReceived"] == 100  # by a receiver at this point
+        assert "outbound_rtp" not in received
+        assert received["inbound_rtp"]["headerBytesReceived"] == 1600
+        remote = sent["remote_inbound_rtp"]
+        assert (remote["localId"], own["remoteId"]) == (own["id"], remote["id"])
+        assert remote["roundTripTime"] == pytest.approx(0.080, abs=1 / 65536)
+        remote = received["remote_outbound_rtp"]
+        assert (remote["localId"], received["inbound_rtp"]["remoteId"]) == (received["inbound_rtp"]["id"], remote["id"])
+        snapshots = [json.loads(line) for line in lines.read_text().splitlines()]
+        by_line = [{fields["id"]: fields for fields in each["stats"]} for each in snapshots]
+        for objects, snapshot in zip(by_line, snapshots, strict=True):
+            assert len(objects) == len(snapshot["stats"])
+            for fields in objects.values():  # none of the references leads nowhere
+                assert all(
+                    fields[name] in objects
+                    for name in ("codecId", "remoteId", "localId", "playoutId")
+                    if name in fields
+                )
+        # the first answer came 300 ms after the first packet, the second one a second later
+        trips = [objects.get("remote-inbound-rtp-7", {}).get("roundTripTimeMeasurements") for objects in by_line]
+        assert trips[:8] == [None, 1, 1, 1, 1, 1, 2, 2]
+        assert [objects["outbound-rtp-7"]["packetsSent"] for objects in by_line[:3]] == [11, 21, 31]
+        last = by_line[-1]
+        for kind, stream in (("remote_inbound_rtp", sent), ("remote_outbound_rtp", received)):
+            said = last[stream[kind]["id"]]
+            assert {name: said[name] for name in stream[kind]} == stream[kind]
 
     def test_the_output_delay_is_assumed_or_given(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         path = capture(tmp_path / "one.pcap", (7, 0, 0))
