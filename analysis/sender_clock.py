@@ -25,8 +25,10 @@ MIN_REPORTS = 5
 MIN_SPAN_S = 4.0  # the finest step of a report, 21 µs at 48 kHz, is then 5 ppm
 STEP_S = 0.010  # reports that disagree by more are of two clocks; senders stamp their packets to well within this
 STEEPEST = 0.012  # a clock of more than this (12,000 ppm) is not one clock
-WINDOWS = 12  # of which each gives its least delay
+WINDOWS = (12, 6, 4)  # of which each gives its least delay; what queues for long is lowest in long ones
 MIN_WINDOW = 3
+MIN_STAMPS = WINDOWS[1] * MIN_WINDOW
+MIN_ARRIVAL_SPAN_S = 10.0
 RECENT_STRETCHES = 8  # that a report is tried against
 CONFIDENCE = 0.95
 
@@ -208,8 +210,8 @@ def _line(x: NDArray[np.float64], y: NDArray[np.float64], floor: float) -> tuple
 def arrival_drift(stamps: Sequence[tuple[int, int]]) -> ArrivalDrift:
     """How the sender's NTP clock runs against ours, from stamped packets (sender reports, capture times).
 
-    Delay only ever adds, so each of at most 12 windows gives its least (arrival − stamp), and a line through those is
-    the drift; its interval is that of the line.
+    Delay only ever adds, so each of 12 windows (of 6, where there are few stamps) gives its least (arrival − stamp),
+    and a line through those is the drift.
 
     Parameters
     ----------
@@ -219,30 +221,53 @@ def arrival_drift(stamps: Sequence[tuple[int, int]]) -> ArrivalDrift:
     Raises
     ------
     NotMeasurable
-        `too_few_stamps`: fewer than 15 or less than 4 s of them. `sender_clock_stepped`: the stamps jump against the
+        `too_few_stamps`: fewer than 18 or less than 10 s of them. `sender_clock_stepped`: the stamps jump against the
         arrivals by more than a network's delays do.
+
+    Notes
+    -----
+    A queue that stands for longer than a window lifts the least delay of several in a row: they are then not
+    independent, and the interval of their line (Student's t) is too narrow. A few long windows see through it, and say
+    so by another slope or more scatter. So the interval holds those of lines through 12, 6 and 4 windows. On simulated
+    paths (delays of one side, bursts, queues that stand for 2 to 10 s; 18 s to 5 min) it holds the truth in 93 % of
+    calls or more; where delays are independent, it is wider than it need be.
     """
     ordered = sorted(set(stamps))
-    if len(ordered) < MIN_REPORTS * MIN_WINDOW or ordered[-1][0] - ordered[0][0] < MIN_SPAN_S * NS_PER_S:
+    if len(ordered) < MIN_STAMPS or ordered[-1][0] - ordered[0][0] < MIN_ARRIVAL_SPAN_S * NS_PER_S:
         raise NotMeasurable(
             "too_few_stamps", f"{len(ordered)} stamps are too few for a drift", next_step="record a longer call"
         )
     arrival0_ns, ntp0 = ordered[0]
     arrival_s = np.array([(a - arrival0_ns) / NS_PER_S for a, _ in ordered])
     late_s = arrival_s - np.array([signed_difference(ntp, ntp0, 64) / (1 << 32) for _, ntp in ordered])
-    count = min(WINDOWS, len(ordered) // MIN_WINDOW)
-    least = [int(part[np.argmin(late_s[part])]) for part in np.array_split(np.arange(len(ordered)), count)]
+    lines = [_envelope(arrival_s, late_s, count) for count in WINDOWS if count * MIN_WINDOW <= len(ordered)]
+    slope, _, level_s, count = lines[0]
+    offset_ns = arrival0_ns - unix_ns_from_ntp(ntp0) + round(level_s * NS_PER_S)
+    low, high = min(s - half for s, half, _, _ in lines), max(s + half for s, half, _, _ in lines)
+    # an arrival grows late by what the sender's clock loses, so the drift is the negative of the slope
+    return ArrivalDrift(SlopePpm(-slope * 1e6, -high * 1e6, -low * 1e6), offset_ns, count)
+
+
+def _envelope(
+    arrival_s: NDArray[np.float64], late_s: NDArray[np.float64], count: int
+) -> tuple[float, float, float, int]:
+    """A line through the least delay of each of `count` windows: slope, half its interval, its middle, windows."""
+    least = [int(part[np.argmin(late_s[part])]) for part in np.array_split(np.arange(len(late_s)), count)]
     x, y = arrival_s[least], late_s[least]
     if _stepped(x, y):
         raise NotMeasurable("sender_clock_stepped", "the sender's clock was stepped during the call")
     slope, half, intercept, _ = _line(x, y, floor=1e-6)
-    middle_s = float(x.mean())
-    offset_ns = arrival0_ns - unix_ns_from_ntp(ntp0) + round((intercept + slope * middle_s) * NS_PER_S)
-    # an arrival grows late by what the sender's clock loses, so the drift is the negative of the slope
-    return ArrivalDrift(_ppm(-slope, half), offset_ns, count)
+    return slope, half, intercept + slope * float(x.mean()), count
 
 
 def _stepped(x: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
-    """Whether the least delays jump once by far more than they otherwise move."""
-    steps = np.abs(np.diff(y) - np.median(np.diff(y)))
-    return bool(steps.max() > max(0.2, 20 * float(np.median(steps))))
+    """Whether the least delays jump by far more than they otherwise move, and stay there.
+
+    A stall of the network lifts a window, too, but those after it are as before; so a single one at either end is a
+    step only where it is the lower.
+    """
+    step = float(np.median(np.diff(y)))
+    level = y - step * np.arange(len(y))
+    limit_s = max(0.2, 20 * float(np.median(np.abs(np.diff(level)))))
+    rises = [float(level[k:].min() - level[:k].min()) for k in range(1, len(level))]
+    return max(rises[0], *(abs(rise) for rise in rises[1:-1]), -rises[-1]) > limit_s
