@@ -195,6 +195,7 @@ CONDITIONS: dict[str, Condition] = {
     "g711": Condition("jittery", _uniform(40), codec="pcmu"),
     "g711_cn": Condition("steady", codec="pcmu", sound="gaps", comfort_noise=60),
     "g711_cn_uniform40": Condition("jittery", _uniform(40), codec="pcmu", sound="gaps", comfort_noise=60),
+    "g711_cn_loss5": Condition("lossy", loss=_random_loss(0.05), codec="pcmu", sound="gaps", comfort_noise=60),
     "noise": Condition("jittery", _uniform(40), sound="noise"),
     "speech_in_noise": Condition("jittery", _wifi, noise_dbov=-50.0),
 }
