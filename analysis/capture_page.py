@@ -8,12 +8,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 from analysis.capture_rtp import CodecChoice, RtpStream
 from analysis.codecs import Codec, packet_samples
-from analysis.drawing import house_style, plain
+from analysis.drawing import count_text, house_style, plain
 from analysis.inbound import Inbound
 from analysis.network import arrivals
 from analysis.network_figures import draw_network
@@ -29,6 +30,7 @@ __all__ = ["CapturedStream", "render_capture", "stream_series"]
 
 MAX_DRAWN = 12  # streams; a page of more is no page
 OPUS_OF_MS = {10: b"\xf0", 20: b"\xf8", 40: b"\x10", 60: b"\x18"}  # RFC 6716, section 3.1
+LAST_TIME_MS = 250_000_000_000_000  # later than the year 9000 is no time of a capture
 MAX_WARNINGS = 30
 WARNING_CHARS = 400
 POLICIES = {
@@ -131,11 +133,11 @@ def render_capture(
     ]
     return template("capture.html.j2").render(
         source=plain(source, 120),
-        count="1 stream" if len(streams) == 1 else f"{len(streams):,} streams",
+        count=count_text(len(streams), "stream"),
         policy=plain(policy, 40),
         streams=rows,
         warnings=[plain(text, WARNING_CHARS) for text in warnings[:MAX_WARNINGS]],
-        left_out=max(0, len(streams) - MAX_DRAWN),
+        left_out=count_text(left_out, "more stream") if (left_out := len(streams) - MAX_DRAWN) > 0 else "",
         methods=methods,
         cautions=CAUTIONS,
         command=plain(command, 2000),
@@ -162,7 +164,7 @@ def _stream(stream: CapturedStream, *, drawn: bool) -> dict[str, Any]:
             f"{ns_to_s(found.last_ns - found.first_ns):,.1f}",
         ],
         "warnings": [plain(text, WARNING_CHARS) for text in found.warnings[:MAX_WARNINGS]],
-        "counters": [(name, _number(value)) for name, value in said.items()],
+        "counters": [(name, _counter(name, value)) for name, value in said.items()],
         "drawings": draw_network([stream.series]) if drawn else [],
     }
 
@@ -170,6 +172,13 @@ def _stream(stream: CapturedStream, *, drawn: bool) -> dict[str, Any]:
 def _mean_delay(said: Mapping[str, float | int]) -> str:
     emitted = said.get("jitterBufferEmittedCount", 0)
     return ms_text(1000 * said["jitterBufferDelay"] / emitted) if emitted else MISSING
+
+
+def _counter(name: str, value: float | int) -> str:
+    """A counter as shown; a time (ms since 1970) as one."""
+    if name.endswith("Timestamp") and 0 < value < LAST_TIME_MS:
+        return f"{datetime.fromtimestamp(value / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+    return _number(value)
 
 
 def _number(value: float | int) -> str:

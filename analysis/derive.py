@@ -173,6 +173,7 @@ def _derive_call(
         heard=[(h.stream, h.playouts[policies[0]]) for h in call.heard],
         received=record.received,
         round_trips=call.round_trips,
+        srtp_discarded=sum(int(e.fields["packets"]) for e in record.of_type("srtp_discarded")),
     )
     return with_truth(turns, spoken, record.of_type("agent_truth")), [series]
 

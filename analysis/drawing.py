@@ -48,6 +48,7 @@ __all__ = [
     "panels",
     "plain",
     "time_axis",
+    "top_legend",
 ]
 
 Series = NDArray[np.float64]
@@ -91,6 +92,8 @@ EDGE = 0.04  # of a y axis, below 0: half a dot and more in the lowest panel
 GAP_S = 1.0  # a series is broken where nothing came for so long
 WIDTH_IN = 9.6
 FEW_POINTS = 60  # of a line; their dots are larger
+SEEN = 0.62  # of its width on a telephone
+LETTER_IN, HANDLE_IN = 0.075, 0.45  # in a legend
 LONG_S = 300.0  # a longer time axis reads in minutes
 MINUTE_STEPS = [1, 1.5, 2, 3, 5, 10]
 
@@ -165,6 +168,16 @@ def panels(heights: Sequence[float], total_in: float) -> tuple[Figure, list[Any]
     for panel in axes:
         panel.yaxis.set_major_formatter(FuncFormatter(_number))
     return figure, axes
+
+
+def top_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """A legend above all panels, in as many columns as a narrow screen shows of a figure without scrolling."""
+    for columns in range(min(len(labels), 4), 0, -1):
+        rows = -(-len(labels) // columns)
+        wide = [max(map(len, labels[k : k + rows])) for k in range(0, len(labels), rows)]
+        if sum(wide) * LETTER_IN + len(wide) * HANDLE_IN <= SEEN * WIDTH_IN:
+            break
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.4)
 
 
 def _number(value: float, _: object) -> str:

@@ -131,11 +131,11 @@ def draw_distribution(axes: Any, edges: Series, value: Series, label: str, colou
     axes.yaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}" if n <= 1.5 * counts.max() else ""))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel(f"{what}s")
-    axes.set_title(label, loc="left", fontsize=10)
+    axes.set_title(label, loc="left", fontsize=10, pad=19)
     marks = [(name.upper(), nearest_rank(value, PERCENTILES[name])) for name in ("p50", "p95", "p99")]
     for (name, at), line in zip(marks, ("solid", (0, (4, 2)), (0, (1, 1.5))), strict=True):
         axes.axvline(at, color=INK, linewidth=1.1, linestyle=line, label=f"{name} {at:,.0f} ms")
-    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.03), "borderaxespad": 0.0}
+    place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.03), "borderaxespad": 0.0}
     axes.legend(ncols=3, handlelength=1.6, fontsize=9, columnspacing=1.4, **place)
     beyond = int((value > edges[-1]).sum())
     if beyond:

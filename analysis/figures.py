@@ -9,7 +9,18 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.drawing import INK, PALETTE, Drawing, count_text, decimate, drawing, house_style, new_figure, plain
+from analysis.drawing import (
+    INK,
+    PALETTE,
+    Drawing,
+    count_text,
+    decimate,
+    drawing,
+    house_style,
+    new_figure,
+    plain,
+    top_legend,
+)
 from analysis.network_figures import draw_network
 from analysis.result import ANSWERED, FLAG_WARM_UP, PREMATURE, STAGES, Result, Turn
 from analysis.series import CallSeries
@@ -70,7 +81,7 @@ def _waterfall(turns: Sequence[Turn]) -> Drawing | None:
     axes.set_ylabel("call · turn")
     handles = _waterfall_legend(used)
     if handles:
-        figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.2, columnspacing=1.4)
+        top_legend(figure, handles, [str(handle.get_label()) for handle in handles])
     if "negative" in used:
         caption += " A stage below zero is drawn backwards, hatched, in a lane of its own."
     if used.intersection(STAGES):
@@ -220,7 +231,7 @@ def _session(turns: Sequence[Turn]) -> Drawing | None:
     axes.grid(axis="y")
     axes.set_xlabel("call time of speech_stop (s)" if timed else "turns, call after call (number)")
     axes.set_ylabel("user latency (ms)")
-    figure.legend(loc="outside upper left", ncols=4, handletextpad=0.3, columnspacing=1.4)
+    top_legend(figure, *axes.get_legend_handles_labels())
     caption = f"n = {count_text(len(rows), 'turn')} in {count_text(len(calls), 'call')}."
     if len(rows) <= MAX_BARS:
         caption += " Error bars: the expanded uncertainty of each turn."

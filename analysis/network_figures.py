@@ -27,6 +27,7 @@ from analysis.drawing import (
     panels,
     plain,
     time_axis,
+    top_legend,
 )
 from analysis.drawing_parts import (
     LANE_IN,
@@ -174,7 +175,7 @@ def _delays(
     if lanes:
         draw_lanes(axes[1], lanes, (begin_s, end_s))
     mark_turns(axes, turns, series.call)
-    figure.legend(*upper.get_legend_handles_labels(), loc="outside upper left", ncols=3, columnspacing=1.4)
+    top_legend(figure, *upper.get_legend_handles_labels())
     caption = _delays_caption(series, known=known, dense=dense, over=over, lanes=lanes)
     if close_up is None:
         return drawing("playout", f"playout-{series.call}", f"Arrival and playout, {series.title}", figure, caption)
@@ -311,7 +312,7 @@ def _arrival(series: CallSeries, turns: Sequence[Turn]) -> Drawing | None:
     mark_turns(axes, turns, series.call)
     handles = axes[0].get_legend_handles_labels()
     if handles[0]:
-        figure.legend(*handles, loc="outside upper left", ncols=4, columnspacing=1.4)
+        top_legend(figure, *handles)
     title = f"Time between packets, and jitter, {series.title}" if gaps else f"Jitter, {series.title}"
     return drawing("arrival", f"arrival-{series.call}", title, figure, " ".join(said))
 
@@ -367,7 +368,7 @@ def _losses(series: CallSeries) -> Drawing | None:
     if rows:
         draw_lanes(axes[1], rows, (begin, end))
     time_axis(axes[-1], begin, end, series.axis)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4, columnspacing=1.4)
+    top_legend(figure, *axes[0].get_legend_handles_labels())
     caption = _losses_caption(series, float(edges[1] - edges[0]))
     return drawing("loss", f"loss-{series.call}", f"Losses, {series.title}", figure, caption)
 
@@ -392,6 +393,13 @@ def _losses_caption(series: CallSeries, column_s: float) -> str:
     if series.duplicate_s is not None:
         said.append(f"{len(series.duplicate_s):,} duplicate")
     text = ", ".join(said) + "."
+    if series.soundless:
+        text += f" {count_text(series.soundless, 'more packet')} without sound (such as comfort noise) left out."
+    if series.srtp_discarded:
+        text += (
+            f" {count_text(series.srtp_discarded, 'more packet')} discarded by SRTP on arrival, which lets no packet "
+            "through twice: in none of these numbers."
+        )
     if series.longest_loss and lost:
         text += f" Most lost in a row: {series.longest_loss:,}."
     width = f"{column_s:.1f} s" if column_s >= 1 else f"{1000 * column_s:.0f} ms"
@@ -414,7 +422,7 @@ def draw_histogram(series: Sequence[CallSeries], key: str, title: str) -> Drawin
     groups = [group for group in groups if len(group[3]) > 1]
     if not groups:
         return None
-    figure, axes = panels([1.0] * len(groups), 1.35 * len(groups) + 0.75)
+    figure, axes = panels([1.0] * len(groups), 1.55 * len(groups) + 0.75)
     low = min(0.0, *(float(group[3][0]) for group in groups))
     high = max(reach_of(group[3]) for group in groups)
     edges = round_edges(low, high)

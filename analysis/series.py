@@ -52,6 +52,7 @@ class CallSeries:
     jitter buffer of each packet that was played; `played_ms` the delay above the fastest packet with which sound leaves
     the buffer at `played_s`, NaN between streams and across pauses. `duplicate_s`, `reordered_s` and `late_s`
     (arrived, but no sample of it was played) are arrivals of single packets; `longest_loss` counts packets in a row.
+    `soundless` packets (comfort noise, events) are in no array, and `srtp_discarded` ones were never seen.
     Where the source does not tell, an array is empty and a number None. `name` and `axis` stand in titles.
     """
 
@@ -77,6 +78,8 @@ class CallSeries:
     reordered_s: Series | None = None
     late_s: Series | None = None
     longest_loss: int | None = None
+    soundless: int = 0
+    srtp_discarded: int = 0
     rtt_s: Series = field(default_factory=_none)
     rtt_ms: Series = field(default_factory=_none)
     name: str = ""
@@ -155,6 +158,7 @@ def call_series(
     heard: Sequence[tuple[Stream, Playout | None]] = (),
     received: Iterable[Timed] | None = None,
     round_trips: Sequence[RoundTrip] = (),
+    srtp_discarded: int = 0,
     name: str = "",
     axis: str = "call time",
 ) -> CallSeries:
@@ -173,6 +177,8 @@ def call_series(
     received : iterable of Timed, optional
         All packets as they arrived, from which duplicates are told.
     round_trips : sequence of RoundTrip
+    srtp_discarded : int
+        Packets that did not pass SRTP, so that `received` holds none of them.
     name, axis : str
         What the series are of, and what their time is called.
     """
@@ -190,6 +196,7 @@ def call_series(
 
     streams = [stream for stream, _ in heard]
     fates = [_fate(stream, playout) for stream, playout in heard if playout is not None and len(stream.sequence)]
+    again_ns, soundless = _beside(received or (), streams)
     between = _together([_interarrival(stream) for stream in streams])
     return CallSeries(
         call=call,
@@ -210,10 +217,12 @@ def call_series(
         wait_ms=np.concatenate([f.wait_ms for f in fates]) if fates else _none(),
         played_s=np.concatenate([_seconds(f.played_ns, zero_ns) for f in fates]) if fates else _none(),
         played_ms=np.concatenate([f.played_ms for f in fates]) if fates else _none(),
-        duplicate_s=None if received is None or not streams else _seconds(_duplicates(received, streams), zero_ns),
+        duplicate_s=None if received is None or not streams else _seconds(again_ns, zero_ns),
         reordered_s=_seconds(_sorted([_reordered(stream) for stream in streams]), zero_ns) if streams else None,
         late_s=_seconds(_sorted([f.late_ns for f in fates]), zero_ns) if fates else None,
         longest_loss=max((_longest_loss(stream) for stream in streams), default=None),
+        soundless=soundless,
+        srtp_discarded=srtp_discarded,
         rtt_s=column(ns_to_s(t.time_ns - zero_ns) for t in round_trips),
         rtt_ms=column(ns_to_ms(t.rtt_ns) for t in round_trips),
         name=name,
@@ -267,8 +276,8 @@ def _longest_loss(stream: Stream) -> int:
     return max(0, int(steps.max()) - 1) if len(steps) else 0
 
 
-def _duplicates(received: Iterable[Timed], streams: Sequence[Stream]) -> NDArray[np.int64]:
-    """Arrivals of packets that were there already: same SSRC, number and timestamp."""
+def _beside(received: Iterable[Timed], streams: Sequence[Stream]) -> tuple[NDArray[np.int64], int]:
+    """Arrivals of packets that were there already (same SSRC, number, timestamp), and how many are in no stream."""
     wanted = {stream.ssrc for stream in streams}
     seen: set[tuple[int, int, int]] = set()
     again: list[int] = []
@@ -279,7 +288,7 @@ def _duplicates(received: Iterable[Timed], streams: Sequence[Stream]) -> NDArray
             if key in seen:
                 again.append(timed.time_ns)
             seen.add(key)
-    return np.array(again, dtype=np.int64)
+    return np.array(again, dtype=np.int64), max(0, len(seen) - sum(len(s.sequence) for s in streams))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Source: W3C webrtc-stats. Nothing here was measured by this program: the drawing
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -20,6 +21,7 @@ from analysis.drawing import (
     panels,
     plain,
     time_axis,
+    top_legend,
 )
 from analysis.drawing_parts import (
     LANE_IN,
@@ -41,7 +43,7 @@ __all__ = ["draw_statistics"]
 MAX_INBOUND = 6  # streams that are drawn
 MAX_TRACES = 4
 AXIS = "time from the first snapshot"
-COLOURS = ("purple", "green", "blue", "orange")
+COLOURS = {"by RTCP": ("purple", "blue"), "by STUN": ("green", "orange")}  # the same in each connection
 
 
 _line = partial(draw_line, marked=True, width=1.4)
@@ -103,7 +105,7 @@ def _delays(
     if lanes:
         draw_lanes(axes[1], lanes, span_s)
     time_axis(axes[-1], *span_s, AXIS)
-    figure.legend(*upper.get_legend_handles_labels(), loc="outside upper left", ncols=4, columnspacing=1.4)
+    top_legend(figure, *upper.get_legend_handles_labels())
     text = (
         f"n = {count_text(n, 'window')} of {_usual_ms(stream)} in which sound was played; each value is the mean over "
         "its window, from counters. Reported by the browser, not measured here. A line breaks where nothing was played "
@@ -118,7 +120,9 @@ def _delays(
             "of the sender."
         )
     if stream.restarts:
-        text += f" Counters went backwards {stream.restarts:,} times (a new receiver): those windows are left out."
+        text += (
+            f" Counters went backwards {count_text(stream.restarts, 'time')} (a new receiver): those windows are out."
+        )
     return drawing("reported-delay", f"delay-{name}", f"Jitter buffer as reported, {title}", figure, text)
 
 
@@ -174,10 +178,10 @@ def _losses(stream: InboundStatistics, span_s: tuple[float, float], name: str, t
     figure, axes = panels([0.62], 1.62)
     draw_shares(axes[0], edges, got, missing, unused)
     time_axis(axes[0], *span_s, AXIS)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4, columnspacing=1.4)
+    top_legend(figure, *axes[0].get_legend_handles_labels())
     received, lost, late = float(got.sum()), float(missing.sum()), float(unused.sum())
     text = (
-        f"n = {received:,.0f} packets received, {lost:,.0f} lost ({loss_text(lost, received)}), "
+        f"n = {count_text(int(received), 'packet')} received, {lost:,.0f} lost ({loss_text(lost, received)}), "
         f"{late:,.0f} discarded as too late. A column is {edges[1] - edges[0]:.1f} s; empty where nothing was reported "
         "or came."
     )
@@ -195,7 +199,7 @@ def _distribution(stream: InboundStatistics, name: str, title: str) -> Drawing |
     shown = [each for each in shown if len(each[3]) > 1]
     if not shown:
         return None
-    figure, axes = panels([1.0] * len(shown), 1.35 * len(shown) + 0.75)
+    figure, axes = panels([1.0] * len(shown), 1.55 * len(shown) + 0.75)
     edges = round_edges(0.0, max(reach_of(each[3]) for each in shown))
     said = [
         draw_distribution(panel, edges, value, label, colour, what)
@@ -212,7 +216,12 @@ def _round_trips(traces: Sequence[Trace], span_s: tuple[float, float], key: str)
         return None
     figure, (axes,) = panels([1.0], 2.6)
     said = []
-    for trace, colour in zip(traces, COLOURS, strict=False):
+    seen: Counter[str] = Counter()
+    for trace in traces:
+        source = trace.name.partition(",")[0]
+        colours = COLOURS.get(source, ("rule",))
+        colour = colours[seen[source] % len(colours)]
+        seen[source] += 1
         _line(axes, trace.t_s, trace.value_ms, colour, label=trace.name)
         value = np.sort(trace.value_ms[np.isfinite(trace.value_ms)])
         middle, longest = float(np.median(value)), float(value[-1])
@@ -221,6 +230,6 @@ def _round_trips(traces: Sequence[Trace], span_s: tuple[float, float], key: str)
     from_zero(axes)
     axes.grid(axis="y")
     time_axis(axes, *span_s, AXIS)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4, columnspacing=1.4)
+    top_legend(figure, *axes.get_legend_handles_labels())
     text = "Round trips " + " ".join(said) + " Half of a round trip is not a one-way delay."
     return drawing("reported-rtt", f"rtt-{key}", "Round trip as reported", figure, text)

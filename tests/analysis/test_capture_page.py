@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from analysis.capture_page import CapturedStream, render_capture, stream_series
+from analysis.capture_page import CapturedStream, _counter, render_capture, stream_series
 from analysis.capture_rtp import CodecChoice, RtpStream
 from analysis.codecs import CODECS
 from analysis.inbound import measure
@@ -54,3 +54,10 @@ def test_the_head_and_the_lane_have_one_number() -> None:
     html = page(paused((50, 51, 52)), "fixed:40")
     assert concealed(html) == "60.0"
     assert ">60 ms<" in html
+
+
+def test_a_time_is_printed_as_one_and_numbers_in_their_number() -> None:
+    assert _counter("lastPacketReceivedTimestamp", 1_764_600_000_060) == "2025-12-01 14:40:00.060 UTC"
+    assert _counter("lastPacketReceivedTimestamp", 1e300).startswith("1,000,000")  # no time: still no error
+    assert _counter("packetsReceived", 1_764) == "1,764"
+    assert "1 stream ·" in page(paused(), "none")

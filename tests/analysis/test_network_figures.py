@@ -342,3 +342,11 @@ def test_of_a_few_packets_all_that_the_legend_names_is_drawn() -> None:
     marks = [each.get("style", "") for each in ElementTree.fromstring(drawing.svg).iter("use")]
     assert any("--orange" in style for style in marks)  # the target of the one window is a dot
     assert any(d.count("L") > 2 for d in paths(drawing, "fill: var(--green,"))
+
+
+def test_what_is_not_among_the_received_is_said() -> None:
+    caption = draw(make_series(100, soundless=50, srtp_discarded=1))["loss"].caption
+    assert "50 more packets without sound (such as comfort noise) left out." in caption
+    assert "1 more packet discarded by SRTP" in caption
+    assert "SRTP" not in draw(make_series(100))["loss"].caption
+    assert "without sound" not in draw(make_series(100))["loss"].caption

@@ -154,3 +154,14 @@ def test_policies_that_make_up_nothing_in_a_pause_keep_all_of_it(policy: str) ->
         packet(i, 20 * i + i // 40 * 1000, timestamp=160 * i + i // 40 * 8000) for i in range(120) if i not in (50, 51)
     ]
     assert make(received, policy).concealed_ms.sum() == pytest.approx(40)
+
+
+def test_packets_without_sound_are_counted_apart_and_their_duplicates_are_duplicates() -> None:
+    sound = [packet(i, 20 * i) for i in range(20)]
+    noise = [Timed(round(20 * i * MS), RtpPacket(13, i, 160 * i, 1, b"\x40")) for i in (20, 21, 21)]
+    other = [packet(i, 20 * i, ssrc=9) for i in range(3)]
+    streams = build_streams([*sound, *noise], PCMU)
+    received = [*sound, *noise, *other]
+    series = call_series(0, 0, arrivals(streams), "none", heard=[(s, None) for s in streams], received=received)
+    assert series.soundless == 2
+    assert series.duplicate_s == pytest.approx([0.42])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from analysis.drawing import house_style
 from analysis.errors import BundleError
 from analysis.stats_figures import draw_statistics
-from analysis.stats_series import StatsSeries, read_stats, stats_series
+from analysis.stats_series import StatsSeries, Trace, read_stats, stats_series
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "chrome"
 SECOND = 1_000_000_000
@@ -181,7 +181,7 @@ def test_a_broken_line_is_left_out_and_said(tmp_path: Path, line: bytes) -> None
     warnings: list[str] = []
     found = stats_series(read_stats(path, warnings), warnings=warnings)
     assert found.snapshots == 3
-    assert found.warnings == ("stats.jsonl: 1 lines were cut off or are no snapshots",)
+    assert found.warnings == ("stats.jsonl: 1 line left out: cut off, or no snapshot",)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300, 10**400, -(10**30), "12", None, [], {}, True])
@@ -196,7 +196,7 @@ def test_what_is_no_sensible_number_is_not_there(value: Any) -> None:
 def test_snapshots_that_step_back_in_time_are_left_out_and_said() -> None:
     found = stats_series((t * SECOND, [inbound(packetsReceived=50)]) for t in (0, 1, 1, 0, 2))
     assert found.snapshots == 3
-    assert found.warnings == ("1 snapshots are earlier than the one before them: left out",)
+    assert found.warnings == ("1 snapshot left out: earlier than the one before",)
 
 
 def test_a_flood_of_objects_is_bounded_and_said() -> None:
@@ -234,3 +234,16 @@ def test_hostile_values_draw() -> None:
     rows = [[inbound(packetsReceived=9e14 * (i % 2), jitter=9e14, jitterBufferEmittedCount=i)] for i in range(30)]
     with house_style():
         assert draw_statistics(series(*rows), "0")
+
+
+def test_round_trips_by_one_source_have_one_colour_on_all_connections() -> None:
+    def colours(*kinds: str) -> dict[str, str]:
+        time = np.arange(5.0)
+        traces = tuple(Trace(f"by {kind}", time, np.full(5, 40.0)) for kind in kinds)
+        with house_style():
+            (drawn,) = draw_statistics(StatsSeries(5, (0.0, 4.0), (), round_trips=traces), "0")
+        found = re.findall(r"stroke: var\(--(\w+),#\w+\); stroke-width: 1.4", drawn.svg)
+        return dict(zip(kinds, dict.fromkeys(found), strict=True))
+
+    assert colours("RTCP", "STUN")["STUN"] == colours("STUN")["STUN"]
+    assert len(set(colours("RTCP", "STUN").values())) == 2
