@@ -87,7 +87,9 @@ def test_packetization_is_what_is_left_of_the_packet(calls: dict[str, Run]) -> N
     # with look-ahead the last audible sample waits for at most a packet and 6.5 ms, and never leaves before it is said
     for name, most_ms in {"opus": 26.5, "pcmu": 20.0, "ptime": 46.5}.items():
         for turn in calls[name].result()["turns"]:
-            assert 0 < turn["stages_ms"]["packetization"] < most_ms + TRUTH_MS
+            # a process that lost the processor sends late: that is in the stage, and has to be said
+            assert turn["stages_ms"]["packetization"] > 0
+            assert turn["stages_ms"]["packetization"] < most_ms + TRUTH_MS or "probe_late" in turn["flags"]
 
 
 def test_a_longer_endpointing_moves_the_median_by_as_much(calls: dict[str, Run]) -> None:
