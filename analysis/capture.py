@@ -34,6 +34,7 @@ MAX_UNPACKED_RATIO = 200  # a gzipped capture of nothing but digital silence unp
 SMALL_BYTES = 1 << 20  # may unpack to this whatever the ratio
 MAX_LINE_BYTES = 1 << 20
 RTPDUMP_MAGIC = b"#!rtpplay1.0 "
+NO_END = ("", 0)
 RTCP_RECORD = "RTCP records that hold no RTCP"
 READABLE = "give a pcap, a pcapng, an rtpdump file or a session folder"
 
@@ -42,7 +43,8 @@ READABLE = "give a pcap, a pcapng, an rtpdump file or a session folder"
 class CapturedDatagram:
     """One UDP datagram: when (ns since 1970), between whom, and which way where the capture tells.
 
-    `missing_bytes` of the payload were not captured (a snap length).
+    `missing_bytes` of the payload were not captured (a snap length). An end that the capture does not name has no
+    address and port 0.
     """
 
     time_ns: int
@@ -211,6 +213,8 @@ def _rtpdump(file: BinaryIO, passed: Counter[str]) -> Iterator[CapturedDatagram]
     start_ns = seconds * NS_PER_S + microseconds * 1000
     source = ".".join(str(byte) for byte in address), port
     destination = named[1].decode("ascii", "replace"), int(named[2])
+    if destination == source:  # rtpdump itself writes one end in both places
+        destination = NO_END
     while record := file.read(8):
         if len(record) < 8:
             raise MalformedPacket("ends within the header of a packet")

@@ -89,6 +89,11 @@ class Inbound:
     outbound_rtp: Mapping[str, int] = field(default_factory=dict)
     playouts: tuple[Playout, ...] = field(default=(), repr=False, compare=False)
 
+    @property
+    def ends(self) -> str:
+        """Between whom, for a person; an end that the capture does not name is left out."""
+        return " → ".join(text for end in (self.source, self.destination) if (text := _end_text(end)) is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class ArrivalStatistics:
@@ -378,6 +383,11 @@ def document(
     }
 
 
+def _end_text(end: tuple[str, int]) -> str | None:
+    """ "address:port", None where the capture does not name it."""
+    return "{}:{}".format(*end) if end[0] else None
+
+
 def _identity(stream: Inbound, rtcp: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The id of its `inbound_rtp`, and of the object that this refers to."""
     remote = rtcp.get("remote_outbound_rtp", {})
@@ -392,8 +402,8 @@ def _entry(stream: Inbound, begin_ns: int, rtcp: Mapping[str, Mapping[str, Any]]
         "ssrc": stream.ssrc,
         "codec": stream.codec,
         "payload_type": stream.payload_type,
-        "source": "{}:{}".format(*stream.source),
-        "destination": "{}:{}".format(*stream.destination),
+        "source": _end_text(stream.source),
+        "destination": _end_text(stream.destination),
         "direction": stream.direction,
         "start_s": round(ns_to_s(stream.first_ns - begin_ns), 9),
         "inbound_rtp": {

@@ -234,14 +234,14 @@ def _wanted(streams: Sequence[RtpStream], ssrc: int | None, capture: Path) -> Se
 
 def _block(stream: Inbound, policy: str, rtcp: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """One stream for a person."""
-    ends = "{}:{} → {}:{}".format(*stream.source, *stream.destination)
     said = stream.inbound_rtp
     expected = said["packetsReceived"] + said["packetsLost"]
     share = 100 * said["packetsLost"] / expected if expected > 0 else 0.0
     seconds = ns_to_s(stream.last_ns - stream.first_ns)
     way = f", {stream.direction}" if stream.direction else ""
+    what = f"{stream.codec}, payload type {stream.payload_type}"
     lines = [
-        f"ssrc {stream.ssrc:#010x} ({stream.ssrc})  {stream.codec}, payload type {stream.payload_type}  {ends}{way}",
+        f"ssrc {stream.ssrc:#010x} ({stream.ssrc})  {what}  {stream.ends}{way}",
         f"  packets    {said['packetsReceived']} in {seconds:.1f} s, {said['packetsLost']} lost ({share:.1f} %)",
         f"  jitter     {1000 * said['jitter']:.1f} ms at the end{_spread(stream)}",
     ]

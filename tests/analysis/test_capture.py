@@ -339,6 +339,11 @@ class TestRtpdump:
             "capture: 1 packets passed over: RTCP records that hold no RTCP",
         )
 
+    def test_one_end_that_is_written_twice_is_not_both(self, path: Path) -> None:
+        same = rtpdump([(0, len(self.RTP), self.RTP)]).replace(b"203.0.113.9/5006", b"192.0.2.1/5004")
+        (datagram,) = read(path, same).datagrams
+        assert (datagram.source, datagram.destination) == (("192.0.2.1", 5004), ("", 0))
+
     @pytest.mark.parametrize("length", [0, 7])
     def test_a_length_that_cannot_be(self, path: Path, length: int) -> None:
         found = read(path, rtpdump([(0, 17, self.RTP)]) + struct.pack("!HHI", length, 17, 0) + self.RTP)

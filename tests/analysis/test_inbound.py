@@ -372,6 +372,13 @@ class TestCounters:
         unheard = {"totalAudioEnergy", "audioLevel", "fecPacketsReceived", "nackCount", "packetsDuplicated"}
         assert not unheard & found.keys()
 
+    def test_an_end_that_is_not_named_is_absent(self) -> None:
+        found = measured(only([replace(d, destination=("", 0)) for d in opus()]))
+        (entry,) = document("none", [found])["streams"]
+        assert (entry["source"], entry["destination"]) == ("192.0.2.1:5004", None)
+        assert found.ends == "192.0.2.1:5004"
+        assert measured(only(opus())).ends == "192.0.2.1:5004 → 192.0.2.2:5006"
+
     def test_a_stream_whose_clock_is_not_known_has_no_figures(self) -> None:
         stream = only(pcmu(pt=96))
         assert measure(stream, choose_codecs(stream, given={}), "none") is None
