@@ -51,7 +51,7 @@ def stats_snapshots(
     measured : sequence of MeasuredStream
     interval_ms : float
         Between snapshots; from 10 to an hour of them. Under `chrome` the jitter buffer's counters are those of the last
-        multiple of 200 ms.
+        multiple of 200 ms, and absent before the first.
     wall_shift_ns : int
         Wall time less the time of the packets. Where no sum with it is a wall time, `timestamp` is absent.
 
@@ -195,9 +195,11 @@ class _Side:
         return received
 
     def _played(self, time_ns: int) -> dict[str, float | int]:
-        """The counters of the jitter buffer; empty where nothing is played."""
+        """The counters of the jitter buffer; empty where nothing is played, or nothing is known yet."""
         found: dict[str, float | int] = {}
         for playout in self._inbound.playouts:
+            if playout.policy == "chrome" and all(not len(t.time_ns) or t.time_ns[0] > time_ns for t in playout.totals):
+                continue  # its totals come every 200 ms: 0 would not be what it is
             now = playout.inbound_at(time_ns)
             for name, value in {**now, **played_duration(now, playout.rate_hz)}.items():
                 found[name] = found.get(name, 0) + value
