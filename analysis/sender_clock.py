@@ -146,7 +146,7 @@ def sender_clock(reports: Iterable[SentAt], rate_hz: int) -> SenderClock:
     if best is None or len(best.reports) < MIN_REPORTS or np.ptp(best.ntp_s) < MIN_SPAN_S:
         n = 0 if best is None else len(best.reports)
         raise NotMeasurable(
-            "too_few_sender_reports", f"{n} sender reports of one clock are too few", next_step="record a longer call"
+            "too_few_sender_reports", f"too few sender reports of one clock ({n})", next_step="record a longer call"
         )
     x, media = np.array(best.ntp_s), np.array(best.media_s)
     # the finest step of an RTP timestamp, as a deviation: what agrees to the tick is no better known than this
@@ -235,7 +235,9 @@ def arrival_drift(stamps: Sequence[tuple[int, int]]) -> ArrivalDrift:
     ordered = sorted(set(stamps))
     if len(ordered) < MIN_STAMPS or ordered[-1][0] - ordered[0][0] < MIN_ARRIVAL_SPAN_S * NS_PER_S:
         raise NotMeasurable(
-            "too_few_stamps", f"{len(ordered)} stamps are too few for a drift", next_step="record a longer call"
+            "too_few_stamps",
+            f"too few stamps for a drift, or over too short a time ({len(ordered)})",
+            next_step="record a longer call",
         )
     arrival0_ns, ntp0 = ordered[0]
     arrival_s = np.array([(a - arrival0_ns) / NS_PER_S for a, _ in ordered])
