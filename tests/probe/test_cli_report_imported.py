@@ -95,7 +95,7 @@ def test_broken_lines_among_good_ones_are_a_warning(capsys: pytest.CaptureFixtur
     folder = imported(tmp_path / "import", [hostile[0], *browser()[:100], hostile[2]])
     code, _, err = run(capsys, "report", folder, "-o", tmp_path / "page.html")
     assert code == 0
-    assert "stats.jsonl: 2 lines were cut off or are no snapshots" in err
+    assert "stats.jsonl: 2 lines left out: cut off, or no snapshot" in err
     assert run(capsys, "report", imported(tmp_path / "nan", [hostile[1]] * 3), "-o", tmp_path / "nan.html")[0] == 3
 
 
