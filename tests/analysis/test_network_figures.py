@@ -350,3 +350,26 @@ def test_what_is_not_among_the_received_is_said() -> None:
     assert "1 more packet discarded by SRTP" in caption
     assert "SRTP" not in draw(make_series(100))["loss"].caption
     assert "without sound" not in draw(make_series(100))["loss"].caption
+
+
+def test_legends_are_in_view_on_a_screen_that_shows_two_thirds_of_the_figure() -> None:
+    drawings = draw(make_series(2000, late_s=np.array([3.0])), turns=(answered(0, 15.0, 500.0),))
+    for drawing in drawings.values():
+        wide = float(drawing.svg.partition('viewBox="')[2].split()[2])
+        for text in ElementTree.fromstring(drawing.svg).iter("text"):
+            words = "".join(text.itertext())
+            if words.startswith(
+                (
+                    "P50",
+                    "P99",
+                    "packet arrives",
+                    "packet time",
+                    "leaves",
+                    "target",
+                    "speech_stop",
+                    "received",
+                    "lost",
+                    "to the",
+                )
+            ):
+                assert float(text.get("x", "nan")) < 0.6 * wide, words
