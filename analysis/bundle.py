@@ -231,7 +231,7 @@ def _read_events(path: Path, warnings: list[str]) -> Iterable[Event]:
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
                 broken += 1
     if broken:
-        warnings.append(f"events.jsonl: {broken} lines were cut off or are not events")
+        warnings.append(f"events.jsonl: {broken} {'line was' if broken == 1 else 'lines were'} cut off or no event")
 
 
 def _int64(value: Any) -> int:

@@ -108,7 +108,10 @@ def read_capture(path: Path, *, keep: Callable[[CapturedDatagram], bool] | None 
         warnings.append(f"{path.name}: cut off or damaged (gzip); what lies before is used")
     except OSError as exc:
         raise UsageError(f"{path}: cannot be read ({exc.strerror or exc})", next_step=READABLE) from exc
-    warnings += [f"{path.name}: {count} packets passed over: {reason}" for reason, count in sorted(passed.items())]
+    warnings += [
+        f"{path.name}: {count} {'packet' if count == 1 else 'packets'} passed over: {reason}"
+        for reason, count in sorted(passed.items())
+    ]
     return Capture(tuple(datagrams), tuple(warnings), payload_types)
 
 

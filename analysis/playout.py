@@ -53,8 +53,8 @@ class PlayoutPoint:
 
     `jitter_buffer_delay_ms` is the mean over the samples emitted in it, None where there were none; `target_delay_ms`
     is the target at its end, None where the policy has none or nothing was played yet. `concealed_ms` includes
-    `silent_concealed_ms`, what stands in for a pause of the sender. A point comes every 200 ms, but a stretch of more
-    than 10 s in which nothing happens is one point.
+    `silent_concealed_ms`, concealment that has faded to silence (in a pause of the sender, or in a long outage). A
+    point comes every 200 ms, but a stretch of more than 10 s in which nothing happens is one point.
     """
 
     time_ns: int

@@ -120,8 +120,10 @@ def _summary_lines(result: Result) -> list[str]:
         thin = ", thin" if p["thin"] else ""
         lines.append(f"user latency {name.upper()} {value} ({_interval(p)}; n = {p['n']}{thin})")
     outcomes = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items() if count)
-    lines.append(f"{summary['scheduled']} turns scheduled: {outcomes}")
+    scheduled = summary["scheduled"]
+    lines.append(f"{scheduled} {'turn' if scheduled == 1 else 'turns'} scheduled: {outcomes}")
     b = result.boundaries
+    policy = "" if b.policy is None else f": {b.policy}"
     output = "" if b.output is None else f", output delay {b.output.ms:g} ms {b.output.evidence}"
-    lines.append(f"from {b.start.name} ({b.start.evidence}) to {b.end.name} ({b.end.evidence}: {b.policy}{output})")
+    lines.append(f"from {b.start.name} ({b.start.evidence}) to {b.end.name} ({b.end.evidence}{policy}{output})")
     return lines

@@ -132,7 +132,7 @@ class TestDamage:
             path.write_bytes(whole[:length])
             record = read_call(bundle)
             assert [e.type for e in record.events] == ["call_started", "loop_lag"]
-            assert record.warnings == ("events.jsonl: 1 lines were cut off or are not events",)
+            assert record.warnings == ("events.jsonl: 1 line was cut off or no event",)
         path.write_bytes(whole[:-1])  # all but the line's end: nothing is missing
         assert read_call(bundle).warnings == ()
 
@@ -160,7 +160,7 @@ class TestDamage:
         path.write_bytes(line + b"\n" + path.read_bytes())
         record = read_call(bundle)
         assert len(record.events) == 3
-        assert record.warnings == ("events.jsonl: 1 lines were cut off or are not events",)
+        assert record.warnings == ("events.jsonl: 1 line was cut off or no event",)
 
     def test_files_that_are_missing_are_said(self, bundle: Path) -> None:
         (bundle / "packets.pcap").unlink()

@@ -242,7 +242,7 @@ class TestPcap:
         found = read(path, pcap([(TIME_NS, frame) for frame in (tcp, VOICE, piece, tcp)]))
         assert found.datagrams == (EXPECTED,)
         assert found.warnings == (
-            "capture: 1 packets passed over: fragments of IP packets",
+            "capture: 1 packet passed over: fragments of IP packets",
             "capture: 2 packets passed over: not UDP over IP",
         )
 
@@ -262,7 +262,7 @@ class TestPcapng:
         found = read(path, data)
         assert [d.time_ns for d in found.datagrams] == [(microseconds + i) * 1000 for i in range(3)]
         assert {(d.source, d.destination, d.payload) for d in found.datagrams} == {(*V4, b"voice")}
-        assert found.warnings == ("capture: 1 packets passed over: without a time that can be used",)
+        assert found.warnings == ("capture: 1 packet passed over: without a time that can be used",)
 
     @pytest.mark.parametrize(
         ("resolution", "units"),
@@ -281,7 +281,7 @@ class TestPcapng:
         data += ng.enhanced(1, VOICE, interface=2)
         found = read(path, data)
         assert [d.time_ns for d in found.datagrams] == [1_800_000_000_123_456_000, TIME_NS]
-        assert found.warnings == ("capture: 1 packets passed over: of an interface that the file does not describe",)
+        assert found.warnings == ("capture: 1 packet passed over: of an interface that the file does not describe",)
 
     def test_a_section_has_interfaces_and_a_byte_order_of_its_own(self, path: Path) -> None:
         small, big = Ng("<"), Ng(">")
@@ -308,7 +308,7 @@ class TestPcapng:
         wrong = ng.block(6, struct.pack("<IIIII", 0, 0, 7, 0xFFFFFFFF, 0xFFFFFFFF) + VOICE)
         found = read(path, ng.section() + ng.interface() + wrong + ng.enhanced(7, VOICE))
         assert len(found.datagrams) == 1
-        assert found.warnings == ("capture: 1 packets passed over: longer than their block",)
+        assert found.warnings == ("capture: 1 packet passed over: longer than their block",)
 
     @pytest.mark.parametrize("size", [0, 8, 13, 0xFFFFFFFC, 0xFFFFFFFF])
     @pytest.mark.parametrize("kind", [1, 6, 0x0BAD, 0x0A0D0D0A])
@@ -336,7 +336,7 @@ class TestRtpdump:
         )
         assert found.warnings == (
             "capture: rtpdump, its times are whole milliseconds",
-            "capture: 1 packets passed over: RTCP records that hold no RTCP",
+            "capture: 1 packet passed over: RTCP records that hold no RTCP",
         )
 
     def test_one_end_that_is_written_twice_is_not_both(self, path: Path) -> None:
