@@ -24,7 +24,7 @@ from analysis.units import samples_to_ms
 
 __all__ = ["UNKNOWN", "Utterance", "said_by_caller"]
 
-UNKNOWN = "unknown_utterance"
+UNKNOWN, LOST_IN_NOISE = "unknown_utterance", "lost_in_noise"
 PAUSE_S = 2.0  # that speech which nobody knows may hold
 OVER_S = 0.7  # the same while the agent speaks: longer, and the caller has given way
 REACTION_S = 0.4  # who speaks on so soon after the agent began does not answer it
@@ -82,7 +82,7 @@ def said_by_caller(
     track = without_echo(agent_track, caller_track)
     runs = list(audible_runs(track))
     known = [_known(pieces, caller, agent, track.rate_hz) for pieces in _whole(found)]
-    known = [_with_what_follows(u, track, runs, known, heard) for u in known]
+    known = [_with_what_follows(_or_by_level(u, caller, track, runs), track, runs, known, heard) for u in known]
     unknown = _unknown(track, runs, known, caller, heard, marked=marked)
     return sorted([*known, *unknown], key=lambda u: u.first)
 
@@ -122,6 +122,27 @@ def _known(pieces: tuple[Occurrence, Occurrence], caller: Channel, agent: Channe
     )
 
 
+def _or_by_level(utterance: Utterance, caller: Channel, track: LevelTrack, runs: Sequence[Run]) -> Utterance:
+    """The utterance with the end that its level gives, where noise leaves the transferred one undecided."""
+    if utterance.stop is not None or utterance.reason != LOST_IN_NOISE:
+        return utterance
+    edge = round(EDGE_S * track.rate_hz)
+    over = [r for r in runs if r.start < utterance.last and utterance.first < r.end < utterance.last + edge]
+    if not over:
+        return utterance
+    try:
+        stop = find_end(track, over[-1].end, after=over[-1].start)
+    except NotMeasurable:
+        try:
+            stop = _blind_end(caller, track.rate_hz, over[-1].start, over[-1].end)
+        except NotMeasurable:
+            return utterance
+    parts = {**stop.parts_ms, "level": LEVEL_MS}
+    flags = tuple(dict.fromkeys((*utterance.flags, *stop.flags, "uncertain")))
+    stop = replace(stop, parts_ms=parts, uncertainty_ms=math.hypot(*parts.values()), flags=flags)
+    return replace(utterance, stop=stop, last=stop.sample, flags=flags, reason=None)
+
+
 def _with_what_follows(
     utterance: Utterance, track: LevelTrack, runs: Sequence[Run], known: Sequence[Utterance], heard: Sequence[Stretch]
 ) -> Utterance:
@@ -130,6 +151,8 @@ def _with_what_follows(
     Reverberation goes on as well, but falls at once; and where the agent speaks, it may be the agent that is heard.
     """
     stop = utterance.stop
+    if stop is not None and stop.evidence == "level":
+        return utterance
     run = None if stop is None else next((r for r in runs if r.start <= stop.sample < r.end), None)
     if stop is None or run is None or samples_to_ms(run.end - stop.sample, track.rate_hz) <= BEYOND_MS:
         return utterance
@@ -231,11 +254,9 @@ def _blind(
 
 def _end_by_level(stretch: Stretch, caller: Channel, track: LevelTrack, *, reverberant: bool) -> Boundary:
     """The end of speech that nobody knows: of its level in a dry recording, before it has fallen in a room."""
-    rate_hz, end = track.rate_hz, stretch.end
+    end = stretch.end
     if end is None:
-        return last_audible_blind(
-            caller, rate_hz, start_s=stretch.first / rate_hz, stop_s=stretch.last / rate_hz + BLIND_AFTER_S
-        )
+        return _blind_end(caller, track.rate_hz, stretch.first, stretch.last)
     parts, flags, sample = {**end.parts_ms, "level": LEVEL_MS}, end.flags, end.sample
     if reverberant:
         sample = direct_end(track, stretch.first, stretch.last)
@@ -244,3 +265,7 @@ def _end_by_level(stretch: Stretch, caller: Channel, track: LevelTrack, *, rever
     if uncertainty_ms > UNCERTAIN_MS and "uncertain" not in flags:
         flags = (*flags, "uncertain")
     return replace(end, sample=sample, parts_ms=parts, uncertainty_ms=uncertainty_ms, flags=flags)
+
+
+def _blind_end(caller: Channel, rate_hz: int, first: int, last: int) -> Boundary:
+    return last_audible_blind(caller, rate_hz, start_s=first / rate_hz, stop_s=last / rate_hz + BLIND_AFTER_S)

@@ -117,7 +117,7 @@ def find_boundary(
         edge = _Edge(path, is_end, min(before_s, longest_s), other, threshold_dbov)
         if edge.further and edge.cut_off:
             edge = _Edge(path, is_end, min(before_s, longest_s), other, threshold_dbov, beyond=False)
-        if edge.by_model is not None and edge.found is not None and edge.found > edge.nominal // 2:
+        if edge.found is not None and edge.found > edge.nominal // 2 and None not in edge.moved():
             break
         if before_s >= longest_s:
             break
@@ -351,14 +351,17 @@ class _Edge:
             ),
         }
 
-    def _moves_ms(self, found: int) -> float:
-        """How far the edge moves if the level is off by a little."""
+    def moved(self) -> list[int | None]:
+        """Where the edge lies if the level is off by a little; None where it is then not in sight."""
         noisy = self.theta > MIN_THRESHOLD_DBOV  # the floor decides, and lies 10 dB below what is decided
         step = UNSURE_LEVEL_DB if self.in_room or noisy else LEVEL_DB
         if self.path.track.snr_db() < NOISY_DB:
             step += LEVEL_DB
-        moved = [self._last(self.rebuilt_track, self.theta + sign * step) for sign in (-1, 1)]
-        return max(abs(samples_to_ms((found if m is None else m) - found, self.rate_hz)) for m in moved)
+        return [self._last(self.rebuilt_track, self.theta + sign * step) for sign in (-1, 1)]
+
+    def _moves_ms(self, found: int) -> float:
+        """How far that is at most; without end where nothing else of the utterance would be audible."""
+        return max(math.inf if m is None else abs(samples_to_ms(m - found, self.rate_hz)) for m in self.moved())
 
     def _filtered_ms(self, by_model: int) -> float:
         """How far the edge hangs on the filter, where noise hides what the filter did."""

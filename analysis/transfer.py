@@ -29,7 +29,7 @@ TRACK_RATE_HZ = 16000  # the lag is followed at this rate, or at the recording's
 REACH_S = 0.020
 CLIPPED = 0.999
 # Without a reference: ± ms by how far the speech stands above θ (dB)
-BLIND_MS = ((40.0, 10.0), (30.0, 25.0), (15.0, 60.0), (-math.inf, 200.0))
+BLIND_MS = ((40.0, 10.0), (30.0, 25.0), (15.0, 60.0), (-math.inf, 300.0))
 
 
 @dataclass(frozen=True, slots=True)

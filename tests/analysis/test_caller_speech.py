@@ -135,3 +135,18 @@ class TestUnknown:
 
     def test_a_click_is_no_utterance(self) -> None:
         assert found([(2.0, from_dbov(-20) * np.ones(40))]) == []
+
+
+def test_a_known_end_that_noise_leaves_open_is_told_by_level_and_said_to_be_uncertain() -> None:
+    caller = 0.06 * tape([(2.0, spoken("en/1", RATE_HZ))], 1)
+    caller += (from_dbov(-60) * np.random.default_rng(5).standard_normal(len(caller))).astype(np.float32)
+    agent = tape([], 2)
+    tracks = LevelTrack(caller, RATE_HZ), LevelTrack(agent, RATE_HZ)
+    seen = find_references(caller, RATE_HZ, [reference("en/1")])
+    (said,) = said_by_caller(cast(Channel, caller), cast(Channel, agent), *tracks, seen, [], marked=True)
+    assert said.reference is reference("en/1")
+    assert said.stop is not None
+    assert said.stop.evidence == "level"
+    assert "uncertain" in said.flags
+    assert said.stop.uncertainty_ms > 20
+    assert stop_s(said) < edges_s("en/1", 2.0)[1] + 0.1
