@@ -138,7 +138,7 @@ class TestUnknown:
 
 
 def test_a_known_end_that_noise_leaves_open_is_told_by_level_and_said_to_be_uncertain() -> None:
-    caller = 0.06 * tape([(2.0, spoken("en/1", RATE_HZ))], 1)
+    caller = 0.045 * tape([(2.0, spoken("en/1", RATE_HZ))], 1)
     caller += (from_dbov(-60) * np.random.default_rng(5).standard_normal(len(caller))).astype(np.float32)
     agent = tape([], 2)
     tracks = LevelTrack(caller, RATE_HZ), LevelTrack(agent, RATE_HZ)
