@@ -40,6 +40,8 @@ PEAK_RATIO = 12.0  # the strongest 2 ms of the response over the median of all
 COHERENCE = 0.5  # between what is predicted and what is there, in at least half of the blocks
 DISCOUNT_DB = 6.0
 LEAST_LEFT_DB = -30.0  # no subtraction is taken to be better
+# What a subtraction leaves is nobody's sound: so much of it is explained, and no more left of what was predicted
+RESIDUE_EXPLAINED, RESIDUE_LEFT = 0.3, 0.25
 REACH_MS = 30  # beyond the filter, in which an echo may still ring
 ZONE_MS = 4000  # predicted at once
 
@@ -293,6 +295,13 @@ class EchoFreeTrack(LevelTrack):
         hops = slice(self.hop_of_sample(start), max(self.hop_of_sample(start) + 1, self.hop_of_sample(stop)))
         there = float(self._agent.mean_square[hops].sum())
         return min(1.0, float(self.echo_mean_square[hops].sum()) / there) if there > 0 else 0.0
+
+    def is_residue(self, start: int, stop: int) -> bool:
+        """Whether the sound between two samples is what a subtraction left of the echo, and nothing of the agent's."""
+        hops = slice(self.hop_of_sample(start), max(self.hop_of_sample(start) + 1, self.hop_of_sample(stop)))
+        echo = float(self.echo_mean_square[hops].sum())
+        left = float(self.mean_square[hops].sum())
+        return left <= RESIDUE_LEFT * echo and self.explained(start, stop) >= RESIDUE_EXPLAINED
 
 
 def without_echo(caller: LevelTrack, agent: LevelTrack) -> LevelTrack:

@@ -125,7 +125,7 @@ class _Speech:
 
 
 def find_stretches(track: LevelTrack) -> list[Stretch]:
-    """All stretches of sound of an agent's channel, in order.
+    """All stretches of sound of an agent's channel, in order; what is left of the caller's echo is none.
 
     Parameters
     ----------
@@ -135,6 +135,8 @@ def find_stretches(track: LevelTrack) -> list[Stretch]:
     runs = [part for run in audible_runs(track) for part in _parts(track, run)]
     stretches: list[Stretch] = []
     for i, run in enumerate(runs):
+        if isinstance(track, EchoFreeTrack) and track.is_residue(run.start, run.end + 1):
+            continue
         after = runs[i - 1].end + 1 if i else 0
         stop = runs[i + 1].start if i + 1 < len(runs) else track.n
         stretches.append(_Run(track, run, after, stop).stretch())

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from analysis.audibility import LevelTrack, audible_runs
 from analysis.echo import EchoFreeTrack, find_echo, without_echo
 from analysis.onset import find_start
+from analysis.stretches import find_stretches
 from benchmarks.recordings_path import filtered
 from benchmarks.recordings_sounds import agent_sound, levelled, resampled, utterance_sound
 from probe.utterances import shipped_names
@@ -101,3 +102,25 @@ def test_the_floor_stays_that_of_the_recording() -> None:
     track = without_echo(caller, agent)
     hops = np.arange(2500, 9000, 500)
     assert np.array_equal(track.floors(hops), agent.floors(hops))
+
+
+@pytest.mark.parametrize("delay_ms", [120, 250])
+def test_what_is_left_of_an_echo_is_no_stretch_and_a_soft_reply_is(delay_ms: int) -> None:
+    rate_hz = 16000
+    caller = caller_of(rate_hz)
+    # its gain wavers, so that no one filter predicts it
+    fading = 1.0 + 0.15 * np.sin(2 * np.pi * 0.21 * np.arange(len(caller)) / rate_hz)
+    late = np.concatenate([np.zeros(delay_ms * rate_hz // 1000), caller])[: len(caller)]
+    heard = (0.1 * fading * late).astype(np.float32)
+    reply = levelled(agent_sound("reply", "en/1", rate_hz), rate_hz, -38.0)
+    at = int(np.flatnonzero(np.abs(caller) > 0.05)[0]) + rate_hz // 3  # over the caller
+    spoken = heard.copy()
+    spoken[at : at + len(reply)] += reply
+    for channel, expected in ((heard, 0), (spoken, 1)):
+        track = without_echo(LevelTrack(caller, rate_hz), LevelTrack(channel, rate_hz))
+        assert isinstance(track, EchoFreeTrack)
+        assert len(list(audible_runs(track))) > expected  # some is left
+        found = find_stretches(track)
+        near = [s for s in found if at - rate_hz // 2 < s.first < at + len(reply)]
+        assert len(found) - len(near) == 0
+        assert bool(near) == bool(expected)
