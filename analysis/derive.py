@@ -112,7 +112,8 @@ def derive(
         policy=policies[0],
         output=None if policies[0] == "none" else OutputDelay(output.ms, output.evidence),
     )
-    source = Source("session", path, target.get("url") if isinstance(target, Mapping) else None, len(distinct))
+    url = _text(target.get("url")) if isinstance(target, Mapping) else None
+    source = Source("session", path, url, len(distinct))
     return Derived(Result(source, boundaries, tuple(turns), summarize(turns)), tuple(series), tuple(warnings))
 
 
@@ -213,12 +214,12 @@ def _named(number: int, settings: Mapping[str, Any], pairing: Pairing) -> dict[s
     return {
         "call": number,
         "index": int(settings["index"]),
-        "language": settings.get("language"),
-        "segment": settings.get("segment") or {},
+        "language": _text(settings.get("language")),
+        "segment": {str(key): str(value) for key, value in dict(settings.get("segment") or {}).items()},
         "outcome": pairing.outcome,
         "reason": pairing.reason,
         "fault": pairing.fault,
-        "flags": (*settings.get("flags", ()), *pairing.flags),
+        "flags": (*map(str, settings.get("flags", ())), *pairing.flags),
     }
 
 
@@ -348,6 +349,11 @@ def _network(call: Call, begin_ns: int, end_ns: int) -> dict[str, float | int | 
         "lost": call.arrivals.lost_between(begin_ns, end_ns),
         "concealed_ms": concealed,
     }
+
+
+def _text(value: object) -> str | None:
+    """What a bundle should hold as text; anything else is not shown."""
+    return value if isinstance(value, str) else None
 
 
 def _ms(ns: int | None) -> float | None:

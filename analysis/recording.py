@@ -113,9 +113,6 @@ def analyze_tape(
     turns = tuple(_turn(call, i, u, p, heard, known) for i, (u, p) in enumerate(zip(said, pairs, strict=True)))
     acoustic = 2 * sum("room" in turn.flags for turn in turns) > len(turns)
     evidence = "acoustic" if acoustic else "loopback"
-    boundaries = Boundaries(
-        start=ResultBoundary("speech_stop", CLOCK, evidence), end=ResultBoundary("audible_recorded", CLOCK, evidence)
-    )
     about: dict[str, Any] = {
         "duration_s": tape.duration_s,
         "rate_hz": tape.rate_hz,
@@ -126,18 +123,25 @@ def analyze_tape(
         "greeting": _greeting(said[0], heard, tape.rate_hz),
         "warnings": warnings,
     }
-    return Result(Source("recording", tape.name), boundaries, turns, summarize(turns), recording=about)
+    return Result(Source("recording", tape.name), _boundaries(evidence), turns, summarize(turns), recording=about)
 
 
-def together(results: Sequence[Result]) -> Result:
-    """Several recordings as one result; `recording` is then a list under `recordings`."""
-    first = results[0]
-    if len(results) == 1:
-        return first
+def together(results: Sequence[Result], missing: Mapping[str, str] | None = None) -> Result:
+    """Several recordings as one result, each in a list under `recordings`; `missing`: why others are not in it."""
     turns = tuple(turn for result in results for turn in result.turns)
     source = Source("recording", ", ".join(str(r.source.path) for r in results), None, len(results))
-    about = {"recordings": [result.recording for result in results]}
-    return Result(source, first.boundaries, turns, summarize(turns), recording=about)
+    about: dict[str, Any] = {"recordings": [result.recording for result in results]}
+    if missing:
+        about["missing"] = dict(missing)
+    evidences = {result.boundaries.end.evidence for result in results}
+    boundaries = results[0].boundaries if len(evidences) == 1 else _boundaries("acoustic")
+    return Result(source, boundaries, turns, summarize(turns), recording=about)
+
+
+def _boundaries(evidence: str) -> Boundaries:
+    return Boundaries(
+        start=ResultBoundary("speech_stop", CLOCK, evidence), end=ResultBoundary("audible_recorded", CLOCK, evidence)
+    )
 
 
 def _heard(track: LevelTrack, stretches: Sequence[Stretch]) -> list[Heard]:

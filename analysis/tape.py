@@ -15,6 +15,7 @@ from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import correlate
 
 from analysis.audiofile import decode_file, resample
 from analysis.errors import AudioFileError, UsageError
@@ -25,6 +26,7 @@ __all__ = [
     "Channel",
     "Tape",
     "channels_of_layout",
+    "gain_in",
     "open_pair",
     "open_tape",
     "peak_dbov",
@@ -44,7 +46,10 @@ IN_MEMORY_SAMPLES = 2**23  # of one channel, 32 MiB: three minutes at 48 kHz
 MAX_CHANNELS = 16
 MAX_SECONDS = 24 * 3600.0
 BLOCK = 2**18  # samples read at once where all are looked at
-SAME_DB = -60.0  # two channels whose difference is so far below them are one
+LOUD_SECONDS = 5  # of a channel that are looked for on the other
+LOUD_SHARE = 10 ** (-12.0 / 10)
+ALIKE = 0.9
+SAME_DB = 3.0  # there and back the gains of one and the same sound cancel
 
 
 class Channel:
@@ -221,14 +226,46 @@ def peak_dbov(channel: Channel) -> float:
     return dbov(max(peaks, default=0.0))
 
 
-def same_sound(one: Channel, other: Channel) -> bool:
-    """Whether two channels hold the same, to −60 dB of their energy."""
-    difference = energy = 0.0
-    for at in range(0, len(one), BLOCK):
-        a, b = one[at : at + BLOCK].astype(np.float64), other[at : at + BLOCK].astype(np.float64)
-        difference += float(np.square(a - b).sum())
-        energy += float(np.square(a).sum() + np.square(b).sum())
-    return difference <= energy * 10 ** (SAME_DB / 10)
+def gain_in(one: Channel, other: Channel, rate_hz: int) -> float | None:
+    """How loud what sounds on `one` is on `other` (amplitude, signed; up to 0.5 s earlier or later); None: it is not.
+
+    The loudest seconds of `one` are looked for; it is there where most of them are, alike to 0.9.
+    """
+    found = [gain for at in _loudest(one, rate_hz) if (gain := _gain_at(one, other, at, rate_hz)) is not None]
+    looked = len(_loudest(one, rate_hz))
+    return float(np.median(found)) if found and 2 * len(found) > looked else None
+
+
+def _loudest(channel: Channel, rate_hz: int) -> list[int]:
+    """Where its loudest seconds begin; what is 12 dB softer than the loudest is not among them."""
+    energy = [
+        float(np.square(channel[at : at + rate_hz], dtype=np.float64).sum())
+        for at in range(0, max(1, len(channel) - rate_hz + 1), rate_hz)
+    ]
+    best = np.argsort(energy)[::-1][:LOUD_SECONDS]
+    return [int(i) * rate_hz for i in best if energy[i] > 0 and energy[i] >= energy[best[0]] * LOUD_SHARE]
+
+
+def _gain_at(one: Channel, other: Channel, at: int, rate_hz: int) -> float | None:
+    reach = rate_hz // 2
+    x = one[at : at + rate_hz].astype(np.float64)
+    begin = max(0, at - reach)
+    y = other[begin : at + len(x) + reach].astype(np.float64)
+    if len(y) < len(x):
+        return None
+    products = correlate(y, x, mode="valid", method="fft")
+    energy = np.concatenate(([0.0], np.cumsum(np.square(y))))
+    there = energy[len(x) :] - energy[: -len(x)]
+    own = float(x @ x)
+    alike = np.abs(products) / np.sqrt(np.maximum(there * own, 1e-30))
+    best = int(np.argmax(alike))
+    return float(products[best] / own) if alike[best] >= ALIKE else None
+
+
+def same_sound(one: Channel, other: Channel, rate_hz: int) -> bool:
+    """Whether two channels hold the same, whatever the gain, the polarity and a delay of up to 0.5 s."""
+    there, back = gain_in(one, other, rate_hz), gain_in(other, one, rate_hz)
+    return there is not None and back is not None and abs(dbov(abs(there * back))) <= SAME_DB
 
 
 def silent(channels: Sequence[Channel]) -> list[int]:

@@ -8,12 +8,14 @@ import numpy as np
 
 from analysis.errors import NotMeasurable, UsageError
 from analysis.references import Occurrence, Reference, find_references
-from analysis.tape import LAYOUTS, Channel, Tape, channels_of_layout, same_sound, silent
+from analysis.tape import LAYOUTS, Channel, Tape, channels_of_layout, gain_in, same_sound, silent
 
 __all__ = ["Sightings", "find_roles", "look_at"]
 
 LATE_S = 1.0  # digital silence at a channel's beginning that is worth saying
 CHUNK_S = 1.0
+FLOOR_S, FLOOR_ZEROS = 60.0, 0.02
+MIXED_GAIN = 0.32  # -10 dB: louder than any echo that is predicted
 HOW = f"name them: --caller-channel and --agent-channel (from 0), or --layout {'|'.join(LAYOUTS)}"
 
 
@@ -105,15 +107,23 @@ def look_at(tape: Tape, caller: int, agent: int, sightings: Sightings, warnings:
                 f"{tape.name}: the {name}'s channel ({number}) holds nothing but digital silence",
                 next_step="check the recorder, or the channels that were named",
             )
-    if same_sound(tape.channels[caller], tape.channels[agent]):
+    if same_sound(tape.channels[caller], tape.channels[agent], tape.rate_hz):
         raise NotMeasurable(
             "same_channels",
             f"{tape.name}: channels {caller} and {agent} hold the same, so caller and agent cannot be told apart",
             next_step="record the two parties on channels of their own",
         )
+    for name, number, other in (("caller", caller, agent), ("agent", agent, caller)):
+        gain = gain_in(tape.channels[number], tape.channels[other], tape.rate_hz)
+        if gain is not None and abs(gain) >= MIXED_GAIN:
+            raise NotMeasurable(
+                "channel_is_a_mix",
+                f"{tape.name}: channel {other} is a mix: it holds what the {name} says on channel {number}, as loud",
+                next_step="record the two parties on channels of their own",
+            )
     for name, number in (("caller", caller), ("agent", agent)):
         begins = _begins_at(tape.channels[number], tape.rate_hz)
-        if begins / tape.rate_hz > LATE_S:
+        if begins / tape.rate_hz > LATE_S and _has_a_floor(tape.channels[number], begins, tape.rate_hz):
             warnings.append(
                 f"the {name}'s channel ({number}) holds digital silence for its first {begins / tape.rate_hz:.1f} s"
             )
@@ -125,6 +135,12 @@ def look_at(tape: Tape, caller: int, agent: int, sightings: Sightings, warnings:
                 next_step="swap the channels",
             )
         warnings.append("none of the references was recognised: ends of speech are by level alone")
+
+
+def _has_a_floor(channel: Channel, begin: int, rate_hz: int) -> bool:
+    """Whether it holds digital silence no more once it has begun: so the silence before was its recorder's."""
+    after = channel[begin : begin + int(FLOOR_S * rate_hz)]
+    return float(np.mean(after == 0.0)) < FLOOR_ZEROS
 
 
 def _begins_at(channel: Channel, rate_hz: int) -> int:

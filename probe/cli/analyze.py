@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.errors import UsageError
+from analysis.errors import AudioFileError, NotMeasurable, ProbeError, UsageError
 from analysis.recording import TIMEOUT_S, analyze_tape, together
 from analysis.references import Reference, load_reference
+from analysis.result import Result
 from analysis.tape import LAYOUTS, open_pair, open_tape
 from probe.cli.common import (
     JsonOption,
@@ -69,7 +70,7 @@ def analyze(
     Example: latency-probe analyze call.wav --layout twilio --reference utterances/
     """
     paths = paths or []
-    recordings = pair is not None or any(path.is_file() for path in paths)
+    recordings = pair is not None or any(not path.is_dir() for path in paths)
     options = (caller_channel, agent_channel, layout, reference, reply, timeout_s)
     if not recordings:
         if not paths:
@@ -86,28 +87,63 @@ def analyze(
         raise UsageError(f"{folders[0]}: a session beside recordings", next_step="analyze them one after the other")
     timeout = TIMEOUT_S if timeout_s is None else timeout_s
     if not 0 < timeout <= MAX_TIMEOUT_S:
-        raise UsageError(f"--timeout {timeout:g}", next_step=f"give seconds up to {MAX_TIMEOUT_S:g}")
+        raise UsageError(f"--timeout {timeout:g}", next_step=f"give seconds, more than 0 and up to {MAX_TIMEOUT_S:g}")
     known, replies = (_sounds(each or []) for each in (reference, reply))
-    results = []
-    for number in range(1 if pair is not None else len(paths)):
-        tape = open_tape(paths[number]) if pair is None else open_pair(*pair)
-        channels = (caller_channel, agent_channel) if pair is None else (0, 1)
-        results.append(
-            analyze_tape(
-                tape,
-                known,
-                replies,
-                caller_channel=channels[0],
-                agent_channel=channels[1],
-                layout=layout,
-                timeout_s=timeout,
-                call=number,
-            )
+    channels = (caller_channel, agent_channel) if pair is None else (0, 1)
+    if not paths and pair is None:
+        raise UsageError("nothing to analyze", next_step="give a session folder, a recording, or --pair CALLER AGENT")
+
+    def one(number: int, path: Path | None) -> Result:
+        tape = open_pair(*pair) if pair is not None else open_tape(path or "")
+        return analyze_tape(
+            tape,
+            known,
+            replies,
+            caller_channel=channels[0],
+            agent_channel=channels[1],
+            layout=layout,
+            timeout_s=timeout,
+            call=number,
         )
-    for result in results:
-        for warning in (result.recording or {}).get("warnings", ()):
-            warn(f"warning: {warning}")
-    return print_result(together(results), as_json=as_json)
+
+    if pair is not None or len(paths) == 1:
+        result = one(0, paths[0] if paths else None)
+        _warn_of(result)
+        return print_result(result, as_json=as_json)
+    return _several(paths, one, as_json=as_json)
+
+
+def _several(paths: Sequence[Path], one: Callable[[int, Path | None], Result], *, as_json: bool) -> int:
+    """Each recording for itself: one that cannot be used takes nothing from the others."""
+    results: list[Result] = []
+    failed: list[tuple[Path, ProbeError]] = []
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            warn(f"warning: {path}: given twice; it is counted once")
+            continue
+        seen.add(path.resolve())
+        try:
+            results.append(one(len(results), path))
+        except (AudioFileError, NotMeasurable) as exc:
+            failed.append((path, exc))
+            warn(f"warning: left out: {exc.line()}")
+            continue
+        _warn_of(results[-1])
+    if not results:
+        worst = max((error for _, error in failed), key=lambda error: error.exit_code)
+        raise type(worst)(*_arguments(worst), next_step="no recording could be worked out: see above")
+    missing = {str(path): error.message for path, error in failed}
+    return print_result(together(results, missing), as_json=as_json)
+
+
+def _arguments(error: ProbeError) -> tuple[str, ...]:
+    return (error.reason, error.message) if isinstance(error, NotMeasurable) else (error.message,)
+
+
+def _warn_of(result: Result) -> None:
+    for warning in (result.recording or {}).get("warnings", ()):
+        warn(f"warning: {result.source.path}: {warning}")
 
 
 def _sounds(paths: Sequence[Path]) -> list[Reference]:

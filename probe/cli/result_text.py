@@ -57,6 +57,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, texts:
 def print_text(result: Result) -> None:
     """Print a result for a person."""
     several = len({turn.call for turn in result.turns}) > 1
+    if result.source.kind == "recording":
+        _print_recorded(result, several=several)
+        say("", *_summary_lines(result))
+        return
     columns = ["turn", "lang", "outcome", "latency", "±", "received", "remote", "silence", "buffer", "notes"]
     rows = []
     for turn in result.turns:
@@ -71,6 +75,29 @@ def print_text(result: Result) -> None:
     say("in ms; remote = remote_response, silence = leading_silence, buffer = jitter_buffer")
     _print_variants(result, several=several)
     say("", *_summary_lines(result))
+
+
+def _print_recorded(result: Result, *, several: bool) -> None:
+    """The turns of recordings: when on the tape, what, and how long it took."""
+    rows = []
+    for turn in result.turns:
+        said = shortened(turn.segment.get("utterance", ""))
+        notes = ", ".join(shortened(each) for each in (*filter(None, [turn.reason]), *turn.flags))
+        rows.append(
+            [
+                *([str(turn.call)] if several else []),
+                str(turn.index),
+                *(_number(s, 3) for s in (turn.speech_s, turn.speech_stop_s, turn.audible_s)),
+                turn.outcome,
+                *(_number(ms) for ms in (turn.latency_ms, turn.uncertainty_ms, turn.yield_time_ms)),
+                said,
+                shortened(notes, NOTES_CHARS),
+            ]
+        )
+    columns = ["turn", "from s", "to s", "reply s", "outcome", "latency", "±", "yield", "said", "notes"]
+    texts = ("call", "turn", "outcome", "said")
+    print_table([*(["call"] if several else []), *columns], rows, texts=texts)
+    say("latency, its uncertainty and yield (until what was spoken over fell silent) in ms")
 
 
 def _print_variants(result: Result, *, several: bool) -> None:

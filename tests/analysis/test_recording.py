@@ -120,6 +120,12 @@ class TestRefused:
             analyze(self.wav(tmp_path / "x.wav", mixed, mixed), layout="twilio")
         assert refused.value.reason == "same_channels"
 
+    def test_one_channel_holds_the_other(self, call: Call, tmp_path: Path) -> None:
+        caller, agent = self.parties(call)
+        with pytest.raises(NotMeasurable) as refused:
+            analyze(self.wav(tmp_path / "x.wav", caller, agent + caller), layout="twilio")
+        assert refused.value.reason in ("channel_is_a_mix", "same_channels")
+
     @pytest.mark.parametrize("empty", ["caller", "agent"])
     def test_an_empty_channel(self, call: Call, tmp_path: Path, empty: str) -> None:
         caller, agent = self.parties(call)
@@ -140,7 +146,7 @@ class TestRefused:
 
     def test_a_channel_that_starts_late_is_said(self, call: Call, files: Path, tmp_path: Path) -> None:
         caller, agent = self.parties(call)
-        late = agent.copy()
+        late = agent + 1e-4 * np.random.default_rng(0).standard_normal(len(agent)).astype(np.float32)
         late[: 2 * call.rate_hz] = 0.0
         result = analyze(self.wav(tmp_path / "x.wav", caller, late), layout="twilio", references=references(files))
         assert result.recording is not None
