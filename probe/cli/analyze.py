@@ -72,6 +72,8 @@ def analyze(
     paths = paths or []
     recordings = pair is not None or any(not path.is_dir() for path in paths)
     options = (caller_channel, agent_channel, layout, reference, reply, timeout_s)
+    if len(paths) == 1 and not paths[0].exists():
+        raise UsageError(f"{paths[0]}: no such file or folder", next_step="give a session folder, or a recording")
     if not recordings:
         if not paths:
             raise UsageError(
@@ -90,8 +92,6 @@ def analyze(
         raise UsageError(f"--timeout {timeout:g}", next_step=f"give seconds, more than 0 and up to {MAX_TIMEOUT_S:g}")
     known, replies = (_sounds(each or []) for each in (reference, reply))
     channels = (caller_channel, agent_channel) if pair is None else (0, 1)
-    if not paths and pair is None:
-        raise UsageError("nothing to analyze", next_step="give a session folder, a recording, or --pair CALLER AGENT")
 
     def one(number: int, path: Path | None) -> Result:
         tape = open_pair(*pair) if pair is not None else open_tape(path or "")

@@ -236,3 +236,11 @@ class TestFound:
     def test_an_extension_of_identifier_0_with_a_length_ends_the_block(self) -> None:
         # RFC 8285 section 4.2: what stands behind it is not looked at; it was taken for an element
         assert header_extensions(0xBEDE, bytes.fromhex("10aa 02bbbbbb 20cc 00".replace(" ", ""))) == {1: b"\xaa"}
+
+    @pytest.mark.parametrize("value", [10**400, ["demo:"], {"a": 1}, 1.5, None])
+    def test_a_target_that_is_no_text(self, value: Any) -> None:
+        # ValueError when the result was written: a number beyond any that a document can hold
+        record = with_event("media_started")
+        found = derive([replace(record, manifest={**record.manifest, "target": {"url": value}})]).result
+        assert found.source.target is None
+        assert result_json_text(found)

@@ -82,7 +82,7 @@ def test_where_none_can_be_used_the_reason_decides(capsys: pytest.CaptureFixture
         (("call.wav", "--layout", "vapi", "--caller-channel", "0"), "one of the two"),
         (("call.wav", "--layout", "vapi", "--timeout", "0"), "more than 0"),
         (("call.wav", "--layout", "vapi", "--timeout", "nan"), "more than 0"),
-        (("none.wav", "--layout", "vapi"), "No such file"),
+        (("none.wav", "--layout", "vapi"), "no such file"),
         (("call.wav", "--pair", "caller.wav", "agent.wav"), "--pair"),
         ((), "nothing to analyze"),
         (("call.wav", "--layout", "vapi", "--reference", "none.wav"), "none.wav"),
