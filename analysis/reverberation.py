@@ -20,6 +20,7 @@ __all__ = ["ROOM_FALL_DB", "WITHIN_MS", "direct_end", "in_room", "steepest_fall_
 FALL_MS = 20
 RANGE_DB = 18.0  # over θ: from less, the floor is reached at once
 ROOM_FALL_DB = 25.0
+LOUD_OVER_DB = 25.0  # the loudest tenth over θ: of softer speech only vowels are left, and no fall among them is steep
 LEAST_HOPS = 100  # that are loud enough, for the steepest fall to say something
 SMOOTH_MS = 20
 LOUD_PERCENTILE, NEAR_DB = 90.0, 10.0
@@ -37,6 +38,8 @@ def steepest_fall_db(track: LevelTrack, first: int, last: int, threshold_dbov: f
     if len(levels) <= FALL_MS:
         return None
     here, later = levels[:-FALL_MS], levels[FALL_MS:]
+    if float(np.percentile(levels, LOUD_PERCENTILE)) < threshold_dbov + LOUD_OVER_DB:
+        return None
     loud = here >= threshold_dbov + RANGE_DB
     return float((here - later)[loud].max()) if int(loud.sum()) >= LEAST_HOPS else None
 

@@ -39,6 +39,16 @@ class TestUtterances:
         assert found_s == pytest.approx(end_s, abs=WITHIN_MS / 1000)
 
 
+@pytest.mark.parametrize(("gain_db", "noise_dbov"), [(-25.0, -110.0), (0.0, -40.0), (0.0, -35.0)])
+def test_soft_or_noisy_recordings_are_no_rooms(gain_db: float, noise_dbov: float) -> None:
+    told = []
+    for name in shipped_names()[::3]:
+        x = at.spoken(name, RATE_HZ) * 10 ** (gain_db / 20)
+        track = LevelTrack(at.placed(x, RATE_HZ, noise_dbov=noise_dbov).recording, RATE_HZ)
+        told += [name] if in_room(track, find_stretches(track)) else []
+    assert told == []
+
+
 def test_too_little_over_the_noise_says_nothing() -> None:
     track, stretches, _ = track_of(NAMES[0], 0.5, noise_dbov=-38)
     ends = [
