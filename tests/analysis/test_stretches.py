@@ -135,6 +135,36 @@ def test_speech_after_hold_music_is_found_and_flagged() -> None:
     assert spoken[0].speech_first == pytest.approx(at, abs=0.3 * RATE_HZ)
 
 
+def chords(seconds: float, note_s: float, fall: float, seed: int) -> Sound:
+    """Hold music: three of six notes at once, each with its octave, that decay."""
+    rng, size = np.random.default_rng(seed), int(note_s * RATE_HZ)
+    t = np.arange(size) / RATE_HZ
+    played = []
+    for _ in range(int(seconds / note_s)):
+        notes = rng.choice((262, 330, 392, 523, 440, 349), 3, replace=False)
+        each = [
+            np.sin(2 * np.pi * f * t) * np.exp(-t * fall) + 0.3 * np.sin(4 * np.pi * f * t) * np.exp(-t * (fall + 1))
+            for f in notes
+        ]
+        played.append(np.sum(each, axis=0))
+    x = np.concatenate(played)
+    return np.asarray(x / np.sqrt(np.mean(x**2)) * 10 ** (-22 / 20), dtype=np.float32)
+
+
+@pytest.mark.parametrize(("note_s", "fall", "seed"), [(0.4, 3.0, 5), (0.25, 6.0, 1), (1.0, 0.5, 1), (0.5, 0.0, 3)])
+def test_chords_are_no_speech_and_the_reply_after_them_is(note_s: float, fall: float, seed: int) -> None:
+    music = chords(5.0, note_s, fall, seed)
+    padding = np.zeros(LEAD, np.float32)
+    alone = np.concatenate([padding, music, padding])  # over digital silence
+    assert [s for s in find_stretches(LevelTrack(alone, RATE_HZ)) if s.speech_first is not None] == []
+    clip = reply()
+    at = len(padding) + len(music) + RATE_HZ // 2
+    both = np.concatenate([padding, music, np.zeros(RATE_HZ // 2, np.float32), clip, padding])
+    first = next(s for s in find_stretches(LevelTrack(both, RATE_HZ)) if s.speech_first is not None)
+    assert first.speech is not None
+    assert first.speech.sample == pytest.approx(at, abs=0.05 * RATE_HZ)  # clips begin within 20 ms or so
+
+
 def test_a_filler_is_speech_and_no_content() -> None:
     filler = sounds.levelled(sounds.agent_sound("filler", "en", RATE_HZ), RATE_HZ, -22.0)
     (first, second), _ = heard(filler, 0.4, reply())
