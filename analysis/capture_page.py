@@ -14,7 +14,8 @@ from typing import Any
 
 from analysis.capture_rtp import CodecChoice, RtpStream
 from analysis.codecs import Codec, packet_samples
-from analysis.drawing import count_text, house_style, plain
+from analysis.counting import counted
+from analysis.drawing import house_style, plain
 from analysis.inbound import Inbound
 from analysis.network import arrivals
 from analysis.network_figures import draw_network
@@ -133,11 +134,11 @@ def render_capture(
     ]
     return template("capture.html.j2").render(
         source=plain(source, 120),
-        count=count_text(len(streams), "stream"),
+        count=counted(len(streams), "stream"),
         policy=plain(policy, 40),
         streams=rows,
         warnings=[plain(text, WARNING_CHARS) for text in warnings[:MAX_WARNINGS]],
-        left_out=count_text(left_out, "more stream") if (left_out := len(streams) - MAX_DRAWN) > 0 else "",
+        left_out=counted(left_out, "more stream") if (left_out := len(streams) - MAX_DRAWN) > 0 else "",
         methods=methods,
         cautions=CAUTIONS,
         command=plain(command, 2000),

@@ -37,7 +37,6 @@ __all__ = [
     "Drawing",
     "Series",
     "broken",
-    "count_text",
     "decimate",
     "draw_dots",
     "draw_line",
@@ -182,11 +181,6 @@ def top_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) ->
 
 def _number(value: float, _: object) -> str:
     return f"{value:,.9g}".replace("-", chr(0x2212)) if abs(value) < 1e9 else f"{value:.3g}"
-
-
-def count_text(n: int, what: str) -> str:
-    """A count with the word for what was counted, in the plural where it is not one."""
-    return f"{n:,} {what if n == 1 else what + 's'}"
 
 
 def broken(t: Series, value: Series, *, gap_s: float = GAP_S) -> tuple[Series, Series]:

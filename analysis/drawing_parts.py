@@ -13,7 +13,8 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import blended_transform_factory
 
-from analysis.drawing import COLUMNS, INK, PALETTE, Series, count_text, decimate, from_zero
+from analysis.counting import counted
+from analysis.drawing import COLUMNS, INK, PALETTE, Series, decimate, from_zero
 from analysis.result import ANSWERED, Turn
 from analysis.statistics import PERCENTILES, nearest_rank
 
@@ -142,7 +143,7 @@ def draw_distribution(axes: Any, edges: Series, value: Series, label: str, colou
         text = f"{beyond:,} more up to {value[-1]:,.0f} ms \u2192"
         axes.text(0.995, 0.8, text, transform=axes.transAxes, ha="right", fontsize=9, color=PALETTE["vermillion"])
     figures = ", ".join(f"{name} {at:,.1f} ms" for name, at in marks)
-    return f"{label[0].upper()}{label[1:]}: n = {count_text(len(value), what)}, {figures}, longest {value[-1]:,.1f} ms."
+    return f"{label[0].upper()}{label[1:]}: n = {counted(len(value), what)}, {figures}, longest {value[-1]:,.1f} ms."
 
 
 def round_edges(low: float, high: float) -> Series:

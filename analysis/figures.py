@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from analysis.counting import counted
 from analysis.drawing import (
     INK,
     PALETTE,
     Drawing,
-    count_text,
     decimate,
     drawing,
     house_style,
@@ -86,7 +86,7 @@ def _waterfall(turns: Sequence[Turn]) -> Drawing | None:
         caption += " A stage below zero is drawn backwards, hatched, in a lane of its own."
     if used.intersection(STAGES):
         caption += " Stages lie end to end and sum to the user latency, printed beside."
-    text = f"n = {count_text(len(turns), 'turn')}. {caption}"
+    text = f"n = {counted(len(turns), 'turn')}. {caption}"
     return drawing("waterfall", "waterfall", "Where the time went, turn by turn", figure, text)
 
 
@@ -175,7 +175,7 @@ def _ecdf(result: Result) -> Drawing | None:
     margin = max(0.12 * float(x[-1] - x[0]), 0.02 * abs(float(x[-1])), 5.0)
     left, right = float(x[0]) - margin, float(x[-1]) + margin
     axes.step([left, *x, right], [0, *y, y[-1]], where="post", color=PALETTE["blue"], linewidth=1.8)
-    caption = f"n = {count_text(n, 'ranked turn')} (nearest rank)."
+    caption = f"n = {counted(n, 'ranked turn')} (nearest rank)."
     if answered < n:
         axes.axhspan(answered / n, 1, color=PALETTE["vermillion"], alpha=0.15, linewidth=0)
         label = f"shaded: {n - answered:,} of {n:,} never answered"
@@ -232,7 +232,7 @@ def _session(turns: Sequence[Turn]) -> Drawing | None:
     axes.set_xlabel("call time of speech_stop (s)" if timed else "turns, call after call (number)")
     axes.set_ylabel("user latency (ms)")
     top_legend(figure, *axes.get_legend_handles_labels())
-    caption = f"n = {count_text(len(rows), 'turn')} in {count_text(len(calls), 'call')}."
+    caption = f"n = {counted(len(rows), 'turn')} in {counted(len(calls), 'call')}."
     if len(rows) <= MAX_BARS:
         caption += " Error bars: the expanded uncertainty of each turn."
     return drawing("session", "session", "Latency over the session", figure, caption)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.counting import counted
 from analysis.drawing import (
     COLUMNS,
     GAP_S,
@@ -19,7 +20,6 @@ from analysis.drawing import (
     PALETTE,
     Drawing,
     Series,
-    count_text,
     draw_dots,
     draw_line,
     drawing,
@@ -234,7 +234,7 @@ def _lanes(series: CallSeries) -> list[Lane]:
 def _delays_caption(series: CallSeries, *, known: bool, dense: bool, over: int, lanes: Sequence[Lane]) -> str:
     n = len(series.arrival_s)
     policy = f"Playout policy {plain(series.policy, 40)} (modelled)"
-    said = [f"n = {count_text(n, 'packet')}, {count_text(len(series.playout_s), 'window')}. {policy}."]
+    said = [f"n = {counted(n, 'packet')}, {counted(len(series.playout_s), 'window')}. {policy}."]
     if known:
         said.append(
             "Both count from the fastest packet of the stream, so the height of the line above the packets is the time "
@@ -242,7 +242,7 @@ def _delays_caption(series: CallSeries, *, known: bool, dense: bool, over: int, 
         )
     said.append("The target is what the buffer aims to hold." if np.isfinite(series.target_delay_ms).any() else "")
     if over:
-        said.append(f"{count_text(over, 'packet')} arrived later than the axis shows, at most {_most(series):,.0f} ms.")
+        said.append(f"{counted(over, 'packet')} arrived later than the axis shows, at most {_most(series):,.0f} ms.")
     if dense:
         said.append(f"Of so many packets the range in each {COLUMNS}th of the time is drawn.")
     if lanes:
@@ -285,7 +285,7 @@ def _arrival(series: CallSeries, turns: Sequence[Turn]) -> Drawing | None:
     heights = [*([1.7] if gaps else []), 1.3, *([1.0] if len(series.rtt_s) else [])]
     figure, axes = panels(heights, sum(heights) + 1.2)
     rest = list(axes)
-    said = [f"n = {count_text(n, 'packet')}."]
+    said = [f"n = {counted(n, 'packet')}."]
     if gaps:
         said += _draw_interarrival(rest.pop(0), series)
     jitter = rest.pop(0)
@@ -345,7 +345,7 @@ def _draw_interarrival(axes: Any, series: CallSeries) -> list[str]:
             "time is a whole number of packets longer. Pauses of the sender are left out."
         )
     if over:
-        said.append(f"{count_text(over, 'time')} beyond the axis.")
+        said.append(f"{counted(over, 'time')} beyond the axis.")
     if dense:
         said.append(f"Of more than {MAX_DOTS:,} the range in each {COLUMNS}th of the time is drawn.")
     return said
@@ -385,7 +385,7 @@ def _strip_columns(series: CallSeries) -> int:
 
 def _losses_caption(series: CallSeries, column_s: float) -> str:
     n, lost = len(series.arrival_s), len(series.lost_s)
-    said = [f"n = {count_text(n, 'packet')} received, {lost:,} lost ({loss_text(lost, n)})"]
+    said = [f"n = {counted(n, 'packet')} received, {lost:,} lost ({loss_text(lost, n)})"]
     if series.late_s is not None:
         said.append(f"{len(series.late_s):,} too late to be played")
     if series.reordered_s is not None:
@@ -394,10 +394,10 @@ def _losses_caption(series: CallSeries, column_s: float) -> str:
         said.append(f"{len(series.duplicate_s):,} duplicate")
     text = ", ".join(said) + "."
     if series.soundless:
-        text += f" {count_text(series.soundless, 'more packet')} without sound (such as comfort noise) left out."
+        text += f" {counted(series.soundless, 'more packet')} without sound (such as comfort noise) left out."
     if series.srtp_discarded:
         text += (
-            f" {count_text(series.srtp_discarded, 'more packet')} discarded by SRTP on arrival, which lets no packet "
+            f" {counted(series.srtp_discarded, 'more packet')} discarded by SRTP on arrival, which lets no packet "
             "through twice: in none of these numbers."
         )
     if series.longest_loss and lost:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.counting import counted
 from analysis.drawing import plain
 from analysis.figures import draw_all
 from analysis.page import template
@@ -27,7 +28,6 @@ from analysis.report_words import (
     ms_text,
     percent_text,
     sentences,
-    turns_text,
     value_text,
     words,
 )
@@ -140,7 +140,7 @@ def _source(result: Result) -> dict[str, str]:
         "calls": calls,
         "start": plain(ends.start.name),
         "end": plain(ends.end.name),
-        "turns": turns_text(len(result.turns)),
+        "turns": counted(len(result.turns), "turn"),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from analysis.counting import counted
 from analysis.drawing import plain
 from analysis.result import (
     ANSWERED,
@@ -32,7 +33,6 @@ __all__ = [
     "ms_text",
     "percent_text",
     "sentences",
-    "turns_text",
     "value_text",
     "words",
 ]
@@ -94,11 +94,6 @@ def percent_text(value: float | None) -> str:
     return f"{100 * value:.1f} %" if 0 < value < 1 else f"{100 * value:.0f} %"
 
 
-def turns_text(n: int) -> str:
-    """A count of turns, in words."""
-    return f"{n:,} turn" if n == 1 else f"{n:,} turns"
-
-
 def words(name: str) -> str:
     """A name of the contract as words."""
     return plain(name, LABEL_CHARS).replace("_", " ")
@@ -131,7 +126,7 @@ def sentences(result: Result, summary: Mapping[str, Any]) -> list[str]:
     n = p50["n"]
     if n == 0:
         return ["No turn could be ranked, so there is no latency to report. The outcomes below say what happened."]
-    ranked = "The one turn that was ranked" if n == 1 else f"Of the {turns_text(n)} that were ranked"
+    ranked = "The one turn that was ranked" if n == 1 else f"Of the {counted(n, 'turn')} that were ranked"
     if p50["value"] is None:
         if n == 1:
             return [f"{ranked} was never answered."]
@@ -171,7 +166,7 @@ def counts(summary: Mapping[str, Any]) -> str:
     failed = seen.get(CALL_FAILED, 0) + seen.get(MEDIA_LOST, 0)
     parts = [f"{seen.get(PREMATURE, 0):,} premature", f"{seen.get(NO_REPLY, 0):,} no reply", f"{failed:,} failed"]
     parts += [f"{seen[name]:,} {words(name)}" for name in (OVERLAPPED, NOT_MEASURABLE) if seen.get(name)]
-    return f"{seen.get(ANSWERED, 0):,} of {turns_text(summary['scheduled'])} answered, {', '.join(parts)}"
+    return f"{seen.get(ANSWERED, 0):,} of {counted(summary['scheduled'], 'turn')} answered, {', '.join(parts)}"
 
 
 def evidence(result: Result) -> list[str]:
@@ -197,7 +192,7 @@ def apart(summary: Mapping[str, Any]) -> list[str]:
             lines.append(f"{what}, reported apart: n = {block['n']}, P50 {value}.")
     for key, what in ((FLAG_WARM_UP, "warm-up"), (FLAG_NO_REPLY_EXPECTED, "asked for silence")):
         if summary[key]:
-            lines.append(f"{turns_text(summary[key])} ({what}) in no percentile and no rate.")
+            lines.append(f"{counted(summary[key], 'turn')} ({what}) in no percentile and no rate.")
     return lines
 
 

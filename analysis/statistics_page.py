@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.drawing import count_text, house_style, plain
+from analysis.counting import counted
+from analysis.drawing import house_style, plain
 from analysis.page import template
 from analysis.stats_figures import draw_statistics
 from analysis.stats_series import StatsSeries
@@ -70,7 +71,7 @@ def render_statistics(source: str, connections: Sequence[Connection], warnings: 
         ]
     said = [plain(text, WARNING_CHARS) for text in warnings[:MAX_WARNINGS]]
     if len(connections) > MAX_CONNECTIONS:
-        said.append(f"{count_text(len(connections) - MAX_CONNECTIONS, 'more peer connection')} not drawn")
+        said.append(f"{counted(len(connections) - MAX_CONNECTIONS, 'more peer connection')} not drawn")
     return template("statistics.html.j2").render(
         source=plain(source, 120),
         count="1 peer connection" if len(connections) == 1 else f"{len(connections):,} peer connections",

@@ -11,10 +11,10 @@ from functools import partial
 
 import numpy as np
 
+from analysis.counting import counted
 from analysis.drawing import (
     Drawing,
     Series,
-    count_text,
     draw_line,
     drawing,
     from_zero,
@@ -107,7 +107,7 @@ def _delays(
     time_axis(axes[-1], *span_s, AXIS)
     top_legend(figure, *upper.get_legend_handles_labels())
     text = (
-        f"n = {count_text(n, 'window')} of {_usual_ms(stream)} in which sound was played; each value is the mean over "
+        f"n = {counted(n, 'window')} of {_usual_ms(stream)} in which sound was played; each value is the mean over "
         "its window, from counters. Reported by the browser, not measured here. A line breaks where nothing was played "
         "or reported."
     )
@@ -120,9 +120,7 @@ def _delays(
             "of the sender."
         )
     if stream.restarts:
-        text += (
-            f" Counters went backwards {count_text(stream.restarts, 'time')} (a new receiver): those windows are out."
-        )
+        text += f" Counters went backwards {counted(stream.restarts, 'time')} (a new receiver): those windows are out."
     return drawing("reported-delay", f"delay-{name}", f"Jitter buffer as reported, {title}", figure, text)
 
 
@@ -152,7 +150,7 @@ def _network(stream: InboundStatistics, span_s: tuple[float, float], name: str, 
         if "dBov" not in label:
             from_zero(panel)
     time_axis(axes[-1], *span_s, AXIS)
-    parts = [f"n = {count_text(len(stream.t_s), 'snapshot')}."]
+    parts = [f"n = {counted(len(stream.t_s), 'snapshot')}."]
     jitter = stream.jitter_ms[np.isfinite(stream.jitter_ms)]
     if len(jitter):
         parts.append(
@@ -181,7 +179,7 @@ def _losses(stream: InboundStatistics, span_s: tuple[float, float], name: str, t
     top_legend(figure, *axes[0].get_legend_handles_labels())
     received, lost, late = float(got.sum()), float(missing.sum()), float(unused.sum())
     text = (
-        f"n = {count_text(int(received), 'packet')} received, {lost:,.0f} lost ({loss_text(lost, received)}), "
+        f"n = {counted(int(received), 'packet')} received, {lost:,.0f} lost ({loss_text(lost, received)}), "
         f"{late:,.0f} discarded as too late. A column is {edges[1] - edges[0]:.1f} s; empty where nothing was reported "
         "or came."
     )

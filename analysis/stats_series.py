@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.drawing import Series, count_text
+from analysis.counting import counted
+from analysis.drawing import Series
 from analysis.errors import BundleError
 from analysis.units import NS_PER_S
 
@@ -129,7 +130,7 @@ def read_stats(path: Path, warnings: list[str]) -> Iterator[Snapshot]:
         raise BundleError(f"{path}: cannot be read ({exc.strerror})") from exc
     finally:
         if broken:
-            warnings.append(f"{path.name}: {count_text(broken, 'line')} left out: cut off, or no snapshot")
+            warnings.append(f"{path.name}: {counted(broken, 'line')} left out: cut off, or no snapshot")
 
 
 def _is_time(value: Any) -> bool:
@@ -166,9 +167,9 @@ def stats_series(
             refused += not context.note(each, time_ns, books)
     said = [*warnings]
     if stale:
-        said.append(f"{count_text(stale, 'snapshot')} left out: earlier than the one before")
+        said.append(f"{counted(stale, 'snapshot')} left out: earlier than the one before")
     if refused:
-        said.append(f"{count_text(refused, 'object')} left out: beyond the first {MAX_OBJECTS} of a kind")
+        said.append(f"{counted(refused, 'object')} left out: beyond the first {MAX_OBJECTS} of a kind")
     if first_ns is None or before_ns is None:
         return StatsSeries(0, (0.0, 0.0), (), warnings=tuple(said))
     origin_ns = first_ns if zero_ns is None else zero_ns

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from analysis.counting import counted
 from analysis.dumps.objects import left_out_warning, w3c_objects
-from analysis.dumps.records import Dump, PeerConnection, Snapshot, counted, is_remote, poll_time_ms, snapshot, wall_ms
+from analysis.dumps.records import Dump, PeerConnection, Snapshot, is_remote, poll_time_ms, snapshot, wall_ms
 from analysis.dumps.scanning import Damaged, Scanner
 from analysis.units import NS_PER_MS
 
@@ -124,9 +125,9 @@ def read_getstats(scanner: Scanner) -> Dump:
         )
     reader.close()
     if reader.others:
-        warnings.append(f"{counted(reader.others, 'value', 'values')} left out that are no statistics (without a type)")
+        warnings.append(f"{counted(reader.others, 'value')} left out that are no statistics (without a type)")
     if reader.timeless:
-        calls = counted(reader.timeless, "call", "calls")
+        calls = counted(reader.timeless, "call")
         warnings.append(f"{calls} of getStats() left out, with no time")
     warnings += left_out_warning(reader.left_out)
     found = (PeerConnection(CONNECTION, tuple(reader.snapshots)),) if reader.snapshots else ()

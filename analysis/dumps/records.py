@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.units import NS_PER_MS
 
-__all__ = ["Dump", "PeerConnection", "Snapshot", "counted", "is_remote", "label", "poll_time_ms", "snapshot", "wall_ms"]
+__all__ = ["Dump", "PeerConnection", "Snapshot", "is_remote", "label", "poll_time_ms", "snapshot", "wall_ms"]
 
 MAX_WALL_MS = 4.6e12  # the year 2115; in ns it still fits 63 bits
 MICROSECONDS_FROM = 1e14  # as ms the year 5138: such a time is in µs, as native SDKs write it
@@ -79,11 +79,6 @@ def label(value: Any) -> str | None:
     if not isinstance(value, str):
         return None
     return "".join(c if c.isprintable() else " " for c in value[:MAX_LABEL_CHARS]).strip() or None
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """A number with its noun."""
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def is_remote(type_: object) -> bool:

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from analysis.counting import counted
 from analysis.dumps.objects import FIXED_FIELDS, left_out_warning, w3c_objects
 from analysis.dumps.records import (
     Dump,
     PeerConnection,
     Snapshot,
-    counted,
     is_remote,
     label,
     poll_time_ms,
@@ -136,7 +136,7 @@ def read_rtcstats_lines(text: str) -> Dump:
         warnings.append(f"the dump is cut off in line {last:,}; all lines before it were read")
     elif damaged:
         warnings.append(
-            f"{counted(len(damaged), 'line', 'lines')} left out, not JSON (the first is line {damaged[0]:,}); "
+            f"{counted(len(damaged), 'line')} left out, not JSON (the first is line {damaged[0]:,}); "
             "values that may have changed in them are absent until they are told again"
         )
     return _dump(state, warnings)

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from analysis.counting import counted
 from analysis.dumps.legacy import DERIVED_NAME
 from analysis.dumps.objects import left_out_warning
 from analysis.dumps.polls import POLL_MS, ROUNDING_MS, Track, place, snapshots
-from analysis.dumps.records import Dump, PeerConnection, counted, label, wall_ms
+from analysis.dumps.records import Dump, PeerConnection, label, wall_ms
 from analysis.dumps.scanning import Damaged, Scanner, decode
 
 __all__ = ["FORMAT", "KEYS", "read_webrtc_internals"]

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from analysis.bundle import SCHEMA
+from analysis.counting import counted
 from analysis.dumps import Dump, PeerConnection, read_dump
-from analysis.dumps.records import counted
 from analysis.errors import EXIT_OK, NotMeasurable, SessionError, UsageError
 from analysis.units import ns_to_s
 from probe.cli.common import FAILED_DISK, JsonOption, check_folder
@@ -65,7 +65,7 @@ def import_(
         for call in calls:
             types = ", ".join(f"{count} {type_}" for type_, count in call["types"].items())
             say(
-                f"{call['path']}: {counted(call['snapshots'], 'snapshot', 'snapshots')} "
+                f"{call['path']}: {counted(call['snapshots'], 'snapshot')} "
                 f"over {call['duration_s']:.1f} s "
                 f"of peer connection {shortened(call['peer_connection'])} ({dump.format})",
                 f"  {types}",
