@@ -197,7 +197,7 @@ def _unknown(
     edge = round(EDGE_S * rate_hz)
     if all(any(_touch(run.start, run.end, u, edge) for u in known) for run in runs):
         return []
-    stretches = [s for s in find_stretches(track) if s.speech_first is not None]
+    stretches = [s for s in find_stretches(track, runs) if s.speech_first is not None]
     left = [s for s in stretches if not any(_touch(s.first, s.last, u, edge) for u in known)]
     agents = [s for s in heard if s.speech_first is not None and s.content]
     groups: list[list[Stretch]] = []

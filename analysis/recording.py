@@ -18,7 +18,7 @@ from analysis.echo import without_echo
 from analysis.errors import NotMeasurable
 from analysis.onset import known_onset
 from analysis.recorded_turns import Heard, Paired, Said, pair_recorded
-from analysis.references import Occurrence, Reference, find_references, load_reference
+from analysis.references import UNKNOWN_LANGUAGE, Occurrence, Reference, find_references, load_reference
 from analysis.result import ANSWERED, NOT_MEASURABLE, PREMATURE, Boundaries, Result, Source, Turn
 from analysis.result import Boundary as ResultBoundary
 from analysis.reverberation import direct_end, in_room
@@ -149,12 +149,10 @@ def _heard(track: LevelTrack, stretches: Sequence[Stretch]) -> list[Heard]:
     reverberant = in_room(track, stretches)
     heard = []
     for stretch in stretches:
-        first = stretch.first if stretch.start is None else stretch.start.sample
-        last = stretch.last if stretch.end is None else stretch.end.sample
-        last = direct_end(track, stretch.first, stretch.last) if reverberant else last
-        speech = stretch.speech_first if stretch.speech is None else stretch.speech.sample
+        last = direct_end(track, stretch.first, stretch.last) if reverberant else stretch.end_sample
+        speech = stretch.speech_sample
         sustained = speech is not None and samples_to_ms(last - speech, track.rate_hz) >= CONTENT_MS
-        heard.append(Heard(first, speech, speech if sustained else None, last))
+        heard.append(Heard(stretch.start_sample, speech, speech if sustained else None, last))
     return heard
 
 
@@ -163,9 +161,9 @@ def _greeting(first: Utterance, heard: Sequence[Stretch], rate_hz: int) -> dict[
     own = [h for h in heard if h.speech_first is not None and h.speech_first < first.first]
     if not own:
         return None
-    begin = own[0].speech_first if own[0].speech is None else own[0].speech.sample
+    begin = own[0].speech_sample
     assert begin is not None
-    return {"start_s": begin / rate_hz, "end_s": max(h.last if h.end is None else h.end.sample for h in own) / rate_hz}
+    return {"start_s": begin / rate_hz, "end_s": max(h.end_sample for h in own) / rate_hz}
 
 
 class _Replies:
@@ -197,7 +195,7 @@ def _turn(
     fields: dict[str, Any] = {
         "call": call,
         "index": index,
-        "language": None if reference is None or reference.language == "und" else reference.language,
+        "language": None if reference is None or reference.language == UNKNOWN_LANGUAGE else reference.language,
         "segment": {} if reference is None else {"utterance": reference.name},
         "outcome": paired.outcome,
         "reason": paired.reason,
@@ -227,8 +225,7 @@ def _turn(
 def _measured(stop: Boundary, onset: Boundary, paired: Paired, heard: Sequence[Stretch]) -> Mapping[str, Any]:
     """The figures of a turn that was answered or cut off."""
     rate_hz = stop.rate_hz
-    anything = None if paired.anything is None or paired.anything == paired.reply else heard[paired.anything].start
-    first = heard[paired.reply].start if paired.anything == paired.reply and paired.reply is not None else anything
+    first = None if paired.anything is None else heard[paired.anything].start
     content = None if paired.content is None else heard[paired.content].speech
     content = onset if paired.content == paired.reply else content
     parts = {"speech_stop": stop.uncertainty_ms, "onset": onset.uncertainty_ms}

@@ -7,7 +7,7 @@ looked at one by one until one is speech: a breath, a click, a tone or music bef
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,12 +84,25 @@ class Stretch:
     reasons: tuple[tuple[str, str], ...] = ()
 
     @property
+    def start_sample(self) -> int:
+        """Its first audible sample, as well as it is known."""
+        return self.first if self.start is None else self.start.sample
+
+    @property
+    def end_sample(self) -> int:
+        """Its last audible sample, as well as it is known."""
+        return self.last if self.end is None else self.end.sample
+
+    @property
+    def speech_sample(self) -> int | None:
+        """The first audible sample of speech, as well as it is known; None where there is none."""
+        return self.speech_first if self.speech is None else self.speech.sample
+
+    @property
     def speech_ms(self) -> float:
         """From the first audible sample of speech to the last of the stretch; 0 where there is none."""
-        if self.speech_first is None:
-            return 0.0
-        begin = self.speech_first if self.speech is None else self.speech.sample
-        return samples_to_ms((self.last if self.end is None else self.end.sample) - begin, self.rate_hz)
+        begin = self.speech_sample
+        return 0.0 if begin is None else samples_to_ms(self.end_sample - begin, self.rate_hz)
 
     @property
     def content(self) -> bool:
@@ -124,15 +137,17 @@ class _Speech:
     doubt_ms: int = 0
 
 
-def find_stretches(track: LevelTrack) -> list[Stretch]:
+def find_stretches(track: LevelTrack, found: Iterable[Run] | None = None) -> list[Stretch]:
     """All stretches of sound of an agent's channel, in order; what is left of the caller's echo is none.
 
     Parameters
     ----------
     track : LevelTrack
         Of the whole channel; `analysis.echo.without_echo` gives one without the caller's echo.
+    found : iterable of Run, optional
+        Its audible runs, where they are at hand.
     """
-    runs = [part for run in audible_runs(track) for part in _parts(track, run)]
+    runs = [part for run in (audible_runs(track) if found is None else found) for part in _parts(track, run)]
     stretches: list[Stretch] = []
     for i, run in enumerate(runs):
         if isinstance(track, EchoFreeTrack) and track.is_residue(run.start, run.end + 1):

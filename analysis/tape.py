@@ -1,7 +1,6 @@
-"""A recording of a call in, its channels out: any format, rate and length, memory flat, and who speaks on which.
+"""A recording of a call in, its channels out: any format, rate and length, memory flat.
 
-Beyond some minutes the decoded samples lie in a temporary file and are read where they are needed. Channel orders are
-those of the products' own documentation (`LAYOUTS`); they are not uniform, so one is never guessed in silence.
+Beyond some minutes the decoded samples lie in a temporary file and are read where they are needed.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from analysis.errors import AudioFileError, UsageError
 from analysis.units import dbov
 
 __all__ = [
-    "LAYOUTS",
     "Channel",
     "Tape",
-    "channels_of_layout",
     "gain_in",
     "open_pair",
     "open_tape",
@@ -34,14 +31,6 @@ __all__ = [
     "silent",
 ]
 
-# (caller, agent), channels from 0
-LAYOUTS = {
-    "twilio": (0, 1),  # dual-channel recording: first the parent call's leg
-    "vapi": (0, 1),  # stereo: customer left, assistant right
-    "retell": (0, 1),  # multi-channel: user left, agent right
-    "livekit": (1, 0),  # egress, dual-channel: the agent left
-    "pipecat": (0, 1),  # AudioBufferProcessor: user left, bot right
-}
 IN_MEMORY_SAMPLES = 2**23  # of one channel, 32 MiB: three minutes at 48 kHz
 MAX_CHANNELS = 16
 MAX_SECONDS = 24 * 3600.0
@@ -213,13 +202,6 @@ def _at_rate(tape: Tape, rate_hz: int) -> Channel:
     return Channel.of(resample(channel[:], tape.rate_hz, rate_hz))
 
 
-def channels_of_layout(layout: str) -> tuple[int, int]:
-    """(caller, agent) of a product's recordings. Raises UsageError for a product that is not known."""
-    if layout not in LAYOUTS:
-        raise UsageError(f"unknown layout {layout!r}", next_step=f"use {', '.join(LAYOUTS)}, or name the channels")
-    return LAYOUTS[layout]
-
-
 def peak_dbov(channel: Channel) -> float:
     """The highest magnitude in a channel; −inf where all of it is digital silence."""
     peaks = [float(np.abs(channel[at : at + BLOCK]).max()) for at in range(0, len(channel), BLOCK)]
@@ -231,9 +213,9 @@ def gain_in(one: Channel, other: Channel, rate_hz: int) -> float | None:
 
     The loudest seconds of `one` are looked for; it is there where most of them are, alike to 0.9.
     """
-    found = [gain for at in _loudest(one, rate_hz) if (gain := _gain_at(one, other, at, rate_hz)) is not None]
-    looked = len(_loudest(one, rate_hz))
-    return float(np.median(found)) if found and 2 * len(found) > looked else None
+    looked = _loudest(one, rate_hz)
+    found = [gain for at in looked if (gain := _gain_at(one, other, at, rate_hz)) is not None]
+    return float(np.median(found)) if found and 2 * len(found) > len(looked) else None
 
 
 def _loudest(channel: Channel, rate_hz: int) -> list[int]:
@@ -262,9 +244,8 @@ def _gain_at(one: Channel, other: Channel, at: int, rate_hz: int) -> float | Non
     return float(products[best] / own) if alike[best] >= ALIKE else None
 
 
-def same_sound(one: Channel, other: Channel, rate_hz: int) -> bool:
-    """Whether two channels hold the same, whatever the gain, the polarity and a delay of up to 0.5 s."""
-    there, back = gain_in(one, other, rate_hz), gain_in(other, one, rate_hz)
+def same_sound(there: float | None, back: float | None) -> bool:
+    """Whether two channels hold the same, by the gains of each in the other (`gain_in`): one undoes the other."""
     return there is not None and back is not None and abs(dbov(abs(there * back))) <= SAME_DB
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.errors import NotMeasurable, UsageError
+from analysis.layouts import LAYOUTS, channels_of_layout
 from analysis.references import Occurrence, Reference, find_references
-from analysis.tape import LAYOUTS, Channel, Tape, channels_of_layout, gain_in, same_sound, silent
+from analysis.tape import Channel, Tape, gain_in, same_sound, silent
 
 __all__ = ["Sightings", "find_roles", "look_at"]
 
@@ -107,18 +108,19 @@ def look_at(tape: Tape, caller: int, agent: int, sightings: Sightings, warnings:
                 f"{tape.name}: the {name}'s channel ({number}) holds nothing but digital silence",
                 next_step="check the recorder, or the channels that were named",
             )
-    if same_sound(tape.channels[caller], tape.channels[agent], tape.rate_hz):
+    one, other = tape.channels[caller], tape.channels[agent]
+    gains = gain_in(one, other, tape.rate_hz), gain_in(other, one, tape.rate_hz)
+    if same_sound(*gains):
         raise NotMeasurable(
             "same_channels",
             f"{tape.name}: channels {caller} and {agent} hold the same, so caller and agent cannot be told apart",
             next_step="record the two parties on channels of their own",
         )
-    for name, number, other in (("caller", caller, agent), ("agent", agent, caller)):
-        gain = gain_in(tape.channels[number], tape.channels[other], tape.rate_hz)
+    for name, number, mix, gain in (("caller", caller, agent, gains[0]), ("agent", agent, caller, gains[1])):
         if gain is not None and abs(gain) >= MIXED_GAIN:
             raise NotMeasurable(
                 "channel_is_a_mix",
-                f"{tape.name}: channel {other} is a mix: it holds what the {name} says on channel {number}, as loud",
+                f"{tape.name}: channel {mix} is a mix: it holds what the {name} says on channel {number}, as loud",
                 next_step="record the two parties on channels of their own",
             )
     for name, number in (("caller", caller), ("agent", agent)):

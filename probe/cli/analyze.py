@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from analysis.errors import AudioFileError, NotMeasurable, ProbeError, UsageError
-from analysis.recording import TIMEOUT_S, analyze_tape, together
-from analysis.references import Reference, load_reference
-from analysis.result import Result
-from analysis.tape import LAYOUTS, open_pair, open_tape
+from analysis.errors import UsageError
+from analysis.layouts import LAYOUTS
 from probe.cli.common import (
     JsonOption,
     OutputDelayOption,
@@ -21,13 +17,9 @@ from probe.cli.common import (
     policy_list,
     print_result,
     read_and_derive,
-    warn,
 )
 
 __all__ = ["analyze", "replay"]
-
-MAX_TIMEOUT_S = 600.0
-SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aif", ".aiff", ".au")
 
 Sessions = Annotated[list[Path], typer.Argument(metavar="SESSION...", help="Session folders.")]
 
@@ -82,79 +74,20 @@ def analyze(
         if any(option is not None for option in options):
             raise UsageError("channels, references and --timeout are of recordings", next_step="give a sound file")
         return print_result(read_and_derive(paths, None, None)[0].result, as_json=as_json)
-    if pair is not None and (paths or caller_channel is not None or agent_channel is not None or layout is not None):
-        raise UsageError("--pair stands alone: its files say whose they are", next_step="leave out the rest")
-    folders = [path for path in paths if path.is_dir()]
-    if folders:
-        raise UsageError(f"{folders[0]}: a session beside recordings", next_step="analyze them one after the other")
-    timeout = TIMEOUT_S if timeout_s is None else timeout_s
-    if not 0 < timeout <= MAX_TIMEOUT_S:
-        raise UsageError(f"--timeout {timeout:g}", next_step=f"give seconds, more than 0 and up to {MAX_TIMEOUT_S:g}")
-    known, replies = (_sounds(each or []) for each in (reference, reply))
-    channels = (caller_channel, agent_channel) if pair is None else (0, 1)
+    # what recordings need takes half a second to load, and nothing else needs it
+    from probe.cli.recordings import analyze_recordings
 
-    def one(number: int, path: Path | None) -> Result:
-        tape = open_pair(*pair) if pair is not None else open_tape(path or "")
-        return analyze_tape(
-            tape,
-            known,
-            replies,
-            caller_channel=channels[0],
-            agent_channel=channels[1],
-            layout=layout,
-            timeout_s=timeout,
-            call=number,
-        )
-
-    if pair is not None or len(paths) == 1:
-        result = one(0, paths[0] if paths else None)
-        _warn_of(result)
-        return print_result(result, as_json=as_json)
-    return _several(paths, one, as_json=as_json)
-
-
-def _several(paths: Sequence[Path], one: Callable[[int, Path | None], Result], *, as_json: bool) -> int:
-    """Each recording for itself: one that cannot be used takes nothing from the others."""
-    results: list[Result] = []
-    failed: list[tuple[Path, ProbeError]] = []
-    seen: set[Path] = set()
-    for path in paths:
-        if path.resolve() in seen:
-            warn(f"warning: {path}: given twice; it is counted once")
-            continue
-        seen.add(path.resolve())
-        try:
-            results.append(one(len(results), path))
-        except (AudioFileError, NotMeasurable) as exc:
-            failed.append((path, exc))
-            warn(f"warning: left out: {exc.line()}")
-            continue
-        _warn_of(results[-1])
-    if not results:
-        worst = max((error for _, error in failed), key=lambda error: error.exit_code)
-        raise type(worst)(*_arguments(worst), next_step="no recording could be worked out: see above")
-    missing = {str(path): error.message for path, error in failed}
-    return print_result(together(results, missing), as_json=as_json)
-
-
-def _arguments(error: ProbeError) -> tuple[str, ...]:
-    return (error.reason, error.message) if isinstance(error, NotMeasurable) else (error.message,)
-
-
-def _warn_of(result: Result) -> None:
-    for warning in (result.recording or {}).get("warnings", ()):
-        warn(f"warning: {result.source.path}: {warning}")
-
-
-def _sounds(paths: Sequence[Path]) -> list[Reference]:
-    """The sound files that were named, or lie in folders that were."""
-    files: list[Path] = []
-    for path in paths:
-        inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SOUND_SUFFIXES) if path.is_dir() else [path]
-        if not inside:
-            raise UsageError(f"{path}: no sound file in it", next_step=f"give {', '.join(SOUND_SUFFIXES)}")
-        files += inside
-    return [load_reference(path) for path in dict.fromkeys(files)]
+    result = analyze_recordings(
+        paths,
+        pair,
+        references=reference or [],
+        replies=reply or [],
+        caller_channel=caller_channel,
+        agent_channel=agent_channel,
+        layout=layout,
+        timeout_s=timeout_s,
+    )
+    return print_result(result, as_json=as_json)
 
 
 def replay(

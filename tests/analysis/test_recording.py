@@ -86,10 +86,7 @@ class TestKnownUtterances:
 class TestUnknownUtterances:
     def test_ends_by_level_with_a_larger_uncertainty(self, call: Call, files: Path) -> None:
         result = analysed(call, files)
-        outcomes = [t.outcome for t in result.turns]
-        assert outcomes == [t.outcomes[0] for t in call.turns] or all(
-            t.outcome in truth.outcomes for t, truth in zip(result.turns, call.turns, strict=True)
-        )
+        assert all(t.outcome in truth.outcomes for t, truth in zip(result.turns, call.turns, strict=True))
         for turn, truth in zip(result.turns, call.turns, strict=True):
             assert turn.speech_stop_s == pytest.approx(truth.speech_stop_s, abs=0.025)
             if turn.uncertainty_ms is not None:
